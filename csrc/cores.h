@@ -1,0 +1,26 @@
+/* cores.h: a set of harts and the memory they share.
+ * Owns: creation and destruction, who maps what, whose turn it is, reservations between harts.
+ * How one hart executes is in run.c. */
+#ifndef NICEMU_CORES_H
+#define NICEMU_CORES_H
+
+#include "hart.h"
+
+enum { MAX_HARTS = 64, MAX_OWNED = 256 };
+
+struct nicemu_cores {
+    u32 n;
+    const struct simd *simd;
+    struct isa *isa;
+    struct hart *harts[MAX_HARTS];
+    void *owned[MAX_OWNED]; /* backing memory to free */
+    u32 n_owned;
+};
+
+/* A store by hart `writer` to n bytes at addr ends every other hart's reservation there. */
+void cores_break_reservations(struct nicemu_cores *cores, u32 writer, u64 addr, u64 n);
+
+size_t hart_arena_bytes(void);
+size_t hart_step_bytes(void);
+
+#endif

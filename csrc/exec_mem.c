@@ -1,0 +1,177 @@
+/* exec_mem.c: scalar loads and stores, LR/SC and AMOs, and the slow path behind every access.
+ * Harts never run at the same time when they share writable memory (cores.c), so a plain
+ * read-modify-write is atomic. */
+#include "cores.h"
+
+/* ---- slow path ---------------------------------------------------------------------------------- */
+
+u8 *load_slow(struct hart *h, u64 addr, u64 n)
+{
+    u8 *p = map_bytes(&h->map, addr, n, NICEMU_R, &h->trap.tval);
+    if (p)
+        span_fill(h->rspan, map_find(&h->map, addr, NICEMU_R), addr);
+    return p;
+}
+
+u8 *store_slow(struct hart *h, u64 addr, u64 n)
+{
+    u8 *p = map_bytes(&h->map, addr, n, NICEMU_W, &h->trap.tval);
+    if (!p)
+        return NULL;
+    if (h->watched)
+        cores_break_reservations(h->cores, h->id, addr, n);
+    const struct region *r = map_find(&h->map, addr, NICEMU_W);
+    if (!h->watched && !(r->perm & NICEMU_HTIF)) /* these must be seen here every time */
+        span_fill(h->wspan, r, addr);
+    return p;
+}
+
+bool store_hit_htif(const struct hart *h, u64 addr)
+{
+    return map_find(&h->map, addr, NICEMU_W | NICEMU_HTIF) != NULL;
+}
+
+int stop_htif(struct hart *h, const struct op *o, u64 addr)
+{
+    h->trap = (struct trap){o, addr, NICEMU_STOP_HTIF};
+    return NX_STOP;
+}
+
+/* ---- loads and stores ------------------------------------------------------------------------------ */
+
+/* dst = the value of type T at rs1 + imm, widened by `wide` */
+#define LOAD(name, T, dst, wide)                                                                   \
+    BODY(name)                                                                                     \
+    {                                                                                              \
+        T v;                                                                                       \
+        const u8 *p = load_at(h, RS1 + IMM, sizeof v);                                             \
+        if (unlikely(!p))                                                                          \
+            return trap(h, o, CAUSE_LOAD, h->trap.tval);                                           \
+        memcpy(&v, p, sizeof v);                                                                   \
+        dst = (u64)(wide);                                                                         \
+        return NEXT;                                                                               \
+    }
+/* The store that the fast path could not prove: same effect, then perhaps the host is told. */
+static int store_away(struct hart *h, const struct op *o, u64 addr, const void *v, u64 n)
+{
+    u8 *p = store_slow(h, addr, n);
+    if (!p)
+        return trap(h, o, CAUSE_STORE, h->trap.tval);
+    memcpy(p, v, n);
+    if (store_hit_htif(h, addr))
+        return stop_htif(h, o, addr);
+    return NEXT;
+}
+#define STORE(name, T, src)                                                                        \
+    BODY(name)                                                                                     \
+    {                                                                                              \
+        T v = (T)(src);                                                                            \
+        u64 addr = RS1 + IMM;                                                                      \
+        u8 *p = span_scalar(h->wspan, addr);                                                       \
+        if (unlikely(!p))                                                                          \
+            return store_away(h, o, addr, &v, sizeof v);                                           \
+        memcpy(p, &v, sizeof v);                                                                   \
+        return NEXT;                                                                               \
+    }
+
+#define BOX16 0xffffffffffff0000ull
+#define BOX32 0xffffffff00000000ull
+
+LOAD(lb, i8, RD, (i64)v)
+LOAD(lh, i16, RD, (i64)v)
+LOAD(lw, i32, RD, (i64)v)
+LOAD(ld, u64, RD, v)
+LOAD(lbu, u8, RD, v)
+LOAD(lhu, u16, RD, v)
+LOAD(lwu, u32, RD, v)
+LOAD(flh, u16, h->f[o->rd], BOX16 | v)
+LOAD(flw, u32, h->f[o->rd], BOX32 | v)
+LOAD(fld, u64, h->f[o->rd], v)
+
+STORE(sb, u8, RS2)
+STORE(sh, u16, RS2)
+STORE(sw, u32, RS2)
+STORE(sd, u64, RS2)
+STORE(fsh, u16, h->f[o->rs2])
+STORE(fsw, u32, h->f[o->rs2])
+STORE(fsd, u64, h->f[o->rs2])
+
+/* ---- A ----------------------------------------------------------------------------------------------- */
+
+/* Atomics must be naturally aligned (the manual lets an implementation trap otherwise). */
+enum { CAUSE_LOAD_MISALIGNED = 4, CAUSE_STORE_MISALIGNED = 6, GRANULE = 64 };
+
+#define LOAD_RESERVED(name, T)                                                                     \
+    BODY(name)                                                                                     \
+    {                                                                                              \
+        T v;                                                                                       \
+        u64 addr = RS1;                                                                            \
+        if (addr % sizeof v)                                                                       \
+            return trap(h, o, CAUSE_LOAD_MISALIGNED, addr);                                        \
+        const u8 *p = load_at(h, addr, sizeof v);                                                  \
+        if (unlikely(!p))                                                                          \
+            return trap(h, o, CAUSE_LOAD, h->trap.tval);                                           \
+        memcpy(&v, p, sizeof v);                                                                   \
+        h->reserved = addr / GRANULE;                                                              \
+        h->has_reservation = true;                                                                 \
+        RD = (u64)(i64)v;                                                                          \
+        return NEXT;                                                                               \
+    }
+LOAD_RESERVED(lr_w, i32)
+LOAD_RESERVED(lr_d, i64)
+
+#define STORE_CONDITIONAL(name, T)                                                                 \
+    BODY(name)                                                                                     \
+    {                                                                                              \
+        T v = (T)RS2;                                                                              \
+        u64 addr = RS1;                                                                            \
+        if (addr % sizeof v)                                                                       \
+            return trap(h, o, CAUSE_STORE_MISALIGNED, addr);                                       \
+        bool held = h->has_reservation && h->reserved == addr / GRANULE;                           \
+        u8 *p = store_at(h, addr, sizeof v);                                                       \
+        if (unlikely(!p))                                                                          \
+            return trap(h, o, CAUSE_STORE, h->trap.tval);                                          \
+        h->has_reservation = false;                                                                \
+        if (held)                                                                                  \
+            memcpy(p, &v, sizeof v);                                                               \
+        RD = !held;                                                                                \
+        if (held && store_hit_htif(h, addr))                                                       \
+            return stop_htif(h, o, addr);                                                          \
+        return NEXT;                                                                               \
+    }
+STORE_CONDITIONAL(sc_w, u32)
+STORE_CONDITIONAL(sc_d, u64)
+
+/* rd = old value a; memory = expr of a and b (rs2), in type T */
+#define AMO(name, T, expr)                                                                         \
+    BODY(name)                                                                                     \
+    {                                                                                              \
+        T a, b = (T)RS2, r;                                                                        \
+        u64 addr = RS1;                                                                            \
+        if (addr % sizeof a)                                                                       \
+            return trap(h, o, CAUSE_STORE_MISALIGNED, addr);                                       \
+        if (unlikely(!map_find(&h->map, addr, NICEMU_R | NICEMU_W)))                               \
+            return trap(h, o, CAUSE_STORE, addr);                                                  \
+        u8 *p = store_at(h, addr, sizeof a);                                                       \
+        if (unlikely(!p))                                                                          \
+            return trap(h, o, CAUSE_STORE, h->trap.tval);                                          \
+        memcpy(&a, p, sizeof a);                                                                   \
+        r = (T)(expr);                                                                             \
+        memcpy(p, &r, sizeof r);                                                                   \
+        RD = sizeof a == 4 ? (u64)(i64)(i32)a : (u64)a;                                            \
+        if (store_hit_htif(h, addr))                                                               \
+            return stop_htif(h, o, addr);                                                          \
+        return NEXT;                                                                               \
+    }
+#define AMO_BOTH(name, U, S)                                                                       \
+    AMO(amoswap_##name, U, b)                                                                      \
+    AMO(amoadd_##name, U, a + b)                                                                   \
+    AMO(amoxor_##name, U, a ^ b)                                                                   \
+    AMO(amoand_##name, U, a &b)                                                                    \
+    AMO(amoor_##name, U, a | b)                                                                    \
+    AMO(amomin_##name, S, a < b ? a : b)                                                           \
+    AMO(amomax_##name, S, a > b ? a : b)                                                           \
+    AMO(amominu_##name, U, a < b ? a : b)                                                          \
+    AMO(amomaxu_##name, U, a > b ? a : b)
+AMO_BOTH(w, u32, i32)
+AMO_BOTH(d, u64, i64)

@@ -1,0 +1,269 @@
+/* hart.h: one hart: its architectural state, its decoded instructions, and the small vocabulary in
+ * which the instruction bodies (exec_*.c) are written.
+ * Owns: struct hart, struct op, struct block, traps.  Machine-wide things (who maps what, which
+ * hart runs next) belong in cores.c.
+ *
+ * An instruction body is a function `int x_NAME(struct hart *h, const struct op *o)`.  It ends in
+ * `return NEXT;`, a tail call of the next instruction of its block, or returns one of enum next.
+ * Without tail-call optimisation the host stack grows by one frame an instruction, up to the end
+ * of the block (MAX_BLOCK), so nothing depends on the optimiser. */
+#ifndef NICEMU_HART_H
+#define NICEMU_HART_H
+
+#include "base.h"
+#include "mem.h"
+#include "nicemu.h"
+
+/* ---- rows of the tables, as numbers ----------------------------------------------------- */
+#define EXT(id, name) EXT_##id,
+enum ext {
+#include "ext.def"
+    EXT_COUNT
+};
+#undef EXT
+#define CLASS(id, name) CLASS_##id,
+enum insn_class {
+#include "class.def"
+    CLASS_COUNT
+};
+#undef CLASS
+#define FORMAT(id, pattern) FORMAT_##id,
+enum format {
+#include "format.def"
+    FORMAT_COUNT
+};
+#undef FORMAT
+#define INSN(id, fmt, match, mask, ext, cls, exec, arg) I_##id,
+enum insn {
+#include "insn.def"
+    INSN_COUNT
+};
+#undef INSN
+
+enum mode { MODE_U = 0, MODE_M = 3 };
+
+/* Exception codes of the privileged manual. */
+enum cause {
+    CAUSE_FETCH = 1,
+    CAUSE_ILLEGAL = 2,
+    CAUSE_BREAK = 3,
+    CAUSE_LOAD = 5,
+    CAUSE_STORE = 7,
+    CAUSE_ECALL_U = 8,
+    CAUSE_ECALL_M = 11
+};
+
+/* mstatus fields */
+#define MSTATUS_MIE (1ull << 3)
+#define MSTATUS_MPIE (1ull << 7)
+#define MSTATUS_VS (3ull << 9)
+#define MSTATUS_MPP (3ull << 11)
+#define MSTATUS_FS (3ull << 13)
+#define MSTATUS_MPRV (1ull << 17)
+#define MSTATUS_TW (1ull << 21)
+#define MSTATUS_UXL64 (2ull << 32)
+#define MSTATUS_SD (1ull << 63)
+
+/* Rounding modes as encoded in rm and frm. */
+enum rounding { RNE = 0, RTZ = 1, RDN = 2, RUP = 3, RMM = 4, RM_DYNAMIC = 7 };
+/* fflags bits */
+enum fflag { NX = 1, UF = 2, OF = 4, DZ = 8, NV = 16 };
+
+/* ---- decoded code ------------------------------------------------------------------------ */
+struct hart;
+struct op;
+typedef int (*op_fn)(struct hart *h, const struct op *o);
+
+struct op {
+    op_fn fn;
+    i64 imm; /* immediate; jumps and branches: the target address; lui, auipc: the value */
+    u8 rd; /* x register, 32 = discard; or f or v register */
+    u8 rs1, rs2, rs3;
+    u8 rm; /* FP rounding mode field */
+    u8 vm; /* vector: 1 = not masked */
+    u8 len; /* bytes of the encoding */
+    u8 needs; /* enum need */
+    u16 id; /* enum insn */
+    u16 arg; /* last column of the row */
+    u16 pcoff; /* distance from the block's pc */
+};
+
+/* What must be switched on for an instruction to be legal. */
+enum need { NEED_F = 1, NEED_V = 2, NEED_FRM = 4 /* a valid frm */ };
+
+enum { MAX_BLOCK = 64 };
+
+/* Straight-line code: n instructions, the last of which may branch, then an `end` op.
+ * Its static costs are summed once, when it is decoded. */
+struct block {
+    u64 pc, end_pc, taken_pc;
+    struct block *succ[2]; /* blocks at end_pc and taken_pc, once known */
+    struct block *chain; /* next in the hash bucket */
+    u32 n;
+    u32 bound; /* the most that one run can add to the budget used */
+    u32 cost; /* sum of class costs */
+    u32 needs;
+    u64 runs; /* completed runs, not yet counted per class */
+    struct op ops[];
+};
+
+/* What the run loop does after a block. */
+enum next {
+    NX_FALL, /* go on at end_pc */
+    NX_TAKEN, /* go on at taken_pc */
+    NX_JUMP, /* go on at h->pc */
+    NX_FLUSH, /* the same, with all decoded code forgotten */
+    NX_TRAP, /* h->trap says why; the instruction at h->trap.op did not retire */
+    NX_STOP /* the instruction at h->trap.op retired; leave the run loop */
+};
+
+struct trap {
+    const struct op *op;
+    u64 tval;
+    u32 cause; /* NX_TRAP: enum cause; NX_STOP: NICEMU_STOP_* */
+};
+
+/* ---- the hart ---------------------------------------------------------------------------- */
+enum { BUCKETS = 1024, MAX_VLENB = 128 };
+
+struct vec_loops; /* vloops.h: the host loops of vector instructions */
+struct isa; /* decode.h */
+struct simd; /* simd.h */
+
+struct hart {
+    u64 x[33]; /* x[0] stays 0; x[32] takes the writes to x0 */
+    u64 f[32]; /* NaN-boxed */
+    u64 pc; /* up to date only between blocks */
+
+    /* floating point: see fp_env.h */
+    u32 fflags; /* raised by integer code; the host's own sticky flags are added when asked for */
+    u8 frm; /* as written, 5..7 included */
+    u8 host_rm; /* bit i: rm field i may be computed by the host's FP unit; 0: never */
+    bool running; /* the host's FP environment is this hart's */
+    u32 host_saved; /* the caller's FP environment */
+
+    /* vector configuration, decoded from vtype by vset */
+    u8 vsew; /* log2 of SEW in bytes, 0..3 */
+    i8 vlmul; /* log2 of LMUL, -3..3 */
+    u8 vill;
+    u8 vta, vma, vxrm, vxsat;
+    u32 vlenb;
+    u64 vl, vstart, vlmax;
+    const struct vec_loops *loops; /* for this host and the current frm */
+
+    /* budget and counters */
+    u64 used; /* retired instructions + active vector elements + traps taken */
+    u64 limit; /* an instruction begins only while used < limit */
+    u64 instret, traps, cost;
+    u64 vector_load_bytes, vector_store_bytes;
+
+    /* memory */
+    struct span rspan[SPANS], wspan[SPANS];
+    struct map map;
+    u64 reserved; /* address of the LR reservation granule */
+    bool has_reservation;
+    bool watched; /* another hart holds a reservation: stores take the slow path */
+
+    /* control */
+    struct block *block; /* being run */
+    struct trap trap;
+    u32 missing; /* enum need that is off at present */
+    u32 clean; /* enum need that is on but not yet marked dirty in mstatus */
+    u8 mode;
+    bool trap_to_guest;
+    bool calling; /* inside nicemu_call: RETURN_PC ends the run */
+
+    /* machine-mode CSRs */
+    u64 mstatus, mtvec, mepc, mcause, mtval, mscratch, mie, mcounteren, menvcfg;
+    u64 instret_base, cost_base; /* subtracted where minstret and mcycle are read */
+    u32 id;
+
+    /* decoded code and counts of what was dropped from it */
+    const struct isa *isa;
+    const struct simd *simd;
+    struct nicemu_cores *cores;
+    struct block *bucket[BUCKETS];
+    struct block *step; /* room for one instruction, outside the cache */
+    u8 *arena;
+    size_t arena_used;
+    nicemu_counters done;
+
+    _Alignas(64) u8 v[32 * MAX_VLENB + 64]; /* register r at v + r * vlenb; slack for wide reads */
+};
+
+/* Where a called handler returns to.  No region may hold this page. */
+#define RETURN_PC 0xfffffffffffff000ull
+
+/* ---- vocabulary of the bodies -------------------------------------------------------------- */
+#define BODY(name) int x_##name(struct hart *h, const struct op *o)
+#define NEXT o[1].fn(h, o + 1)
+#define RD h->x[o->rd]
+#define RS1 h->x[o->rs1]
+#define RS2 h->x[o->rs2]
+#define IMM ((u64)o->imm)
+
+/* pc of the instruction o of the running block, and of the one after it. */
+static inline u64 op_pc(const struct hart *h, const struct op *o)
+{
+    return h->block->pc + o->pcoff;
+}
+static inline u64 op_next_pc(const struct hart *h, const struct op *o)
+{
+    return op_pc(h, o) + o->len;
+}
+
+static inline int trap(struct hart *h, const struct op *o, u32 cause, u64 tval)
+{
+    h->trap = (struct trap){o, tval, cause};
+    return NX_TRAP;
+}
+/* Illegal-instruction trap; mtval holds the encoding. */
+int trap_illegal(struct hart *h, const struct op *o);
+
+/* ---- memory as the bodies see it (exec_mem.c) ----------------------------------------------- */
+/* Host address of n bytes, or NULL after which the body returns trap(..., h->trap.tval). */
+u8 *load_slow(struct hart *h, u64 addr, u64 n);
+/* Host address of n bytes to be stored, or NULL with h->trap.tval set.  Breaks reservations. */
+u8 *store_slow(struct hart *h, u64 addr, u64 n);
+
+static inline const u8 *load_at(struct hart *h, u64 addr, u64 n)
+{
+    const u8 *p = span_scalar(h->rspan, addr);
+    return likely(p != NULL) ? p : load_slow(h, addr, n);
+}
+static inline u8 *store_at(struct hart *h, u64 addr, u64 n)
+{
+    u8 *p = span_scalar(h->wspan, addr);
+    return likely(p != NULL) ? p : store_slow(h, addr, n);
+}
+/* True when a completed store went to an HTIF region: the body then returns stop_htif(). */
+bool store_hit_htif(const struct hart *h, u64 addr);
+int stop_htif(struct hart *h, const struct op *o, u64 addr);
+
+/* ---- the other files of a hart ---------------------------------------------------------------- */
+#define INSN(id, fmt, match, mask, ext, cls, exec, arg) int x_##exec(struct hart *, const struct op *);
+#include "insn.def"
+#undef INSN
+int x_end(struct hart *h, const struct op *o); /* end of a block that does not branch */
+int x_illegal(struct hart *h, const struct op *o); /* no such instruction */
+int x_fetch_fault(struct hart *h, const struct op *o); /* imm = the address out of reach */
+
+/* run.c */
+void hart_run(struct hart *h, u64 budget, nicemu_stop *out);
+void hart_forget_code(struct hart *h); /* drop every decoded block, keep its counts */
+void hart_counters(const struct hart *h, nicemu_counters *out);
+void hart_clear_counters(struct hart *h);
+/* nicemu_call: a U-mode call that starts from known registers and CSRs. */
+void hart_call(struct hart *h, u64 pc, u64 sp, const u64 args[4], u64 budget, nicemu_stop *out);
+
+/* csr.c */
+const char *csr_name(u32 number); /* NULL when there is none */
+bool csr_exists(const struct hart *h, u32 number);
+/* `retired` = instructions retired before the one that reads. */
+u64 csr_read(struct hart *h, u32 number, u64 retired);
+void csr_write(struct hart *h, u32 number, u64 value);
+void hart_refresh(struct hart *h); /* recompute what depends on mstatus, frm and the host */
+void hart_mark_dirty(struct hart *h, u32 needs); /* mstatus.FS, VS after their state changed */
+u64 hart_misa(const struct hart *h);
+
+#endif

@@ -1,0 +1,61 @@
+/* mem.h: what one hart can see: up to 16 regions with byte-exact bounds and permissions.
+ * Owns: the address map and the bounds check of every access.  Knows nothing of harts or traps.
+ *
+ * Fast path: a span cache per kind of access, indexed by page number, whose entries hold a whole
+ * region's bounds.  A hit proves the access; a miss searches the map and refills. */
+#ifndef NICEMU_MEM_H
+#define NICEMU_MEM_H
+
+#include "base.h"
+#include "nicemu.h"
+
+enum { MAX_REGIONS = 16, SPANS = 16, MIN_REGION = 64 };
+
+struct region {
+    u64 base, size;
+    u8 *host;
+    u32 perm;
+};
+
+struct map {
+    u32 n;
+    struct region r[MAX_REGIONS];
+};
+
+/* A region as the fast path wants it.  `scalar` is size - 7: an offset below it leaves room for
+ * eight bytes.  0 in an empty entry, which therefore never hits. */
+struct span {
+    u64 base, scalar, size;
+    u8 *host;
+};
+
+static inline unsigned span_slot(u64 addr)
+{
+    return (addr >> 12) % SPANS;
+}
+
+/* Host address of the n <= 8 bytes at addr, or NULL when this cache cannot prove them. */
+static inline u8 *span_scalar(const struct span *cache, u64 addr)
+{
+    const struct span *s = &cache[span_slot(addr)];
+    u64 off = addr - s->base;
+    return likely(off < s->scalar) ? s->host + off : NULL;
+}
+
+/* The same for n bytes of any number. */
+static inline u8 *span_bytes(const struct span *cache, u64 addr, u64 n)
+{
+    const struct span *s = &cache[span_slot(addr)];
+    u64 off = addr - s->base;
+    return likely(off < s->scalar && n <= s->size - off) ? s->host + off : NULL;
+}
+
+/* The region that holds addr and grants all of perm, or NULL. */
+const struct region *map_find(const struct map *map, u64 addr, u32 perm);
+/* Host address of n bytes at addr inside one region that grants perm.  Otherwise NULL and
+ * *bad = the first byte that is out of reach. */
+u8 *map_bytes(const struct map *map, u64 addr, u64 n, u32 perm, u64 *bad);
+/* Remember region r in the cache for accesses near addr. */
+void span_fill(struct span *cache, const struct region *r, u64 addr);
+
+#endif

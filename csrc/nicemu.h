@@ -1,0 +1,140 @@
+/* nicemu.h: the only door into the C core.  It is also, line for line, the cffi cdef
+ * (the builder drops the lines that begin with '#').
+ * Owns: opaque types, error codes, plain result structs, the functions Python may call.
+ * Every object is created and freed by its caller; nothing here keeps global state. */
+#ifndef NICEMU_H
+#define NICEMU_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+/* ---- results ------------------------------------------------------------------------- */
+/* What a call returns: 0, or one of these.  Python turns each into one exception type. */
+enum {
+    NICEMU_OK = 0,
+    NICEMU_ENOMEM = -1, /* the host has no memory left */
+    NICEMU_EINVAL = -2, /* an argument is outside its documented range */
+    NICEMU_EFAULT = -3, /* the address range is not mapped for that hart */
+    NICEMU_EOVERLAP = -4, /* the region overlaps one that is mapped already */
+    NICEMU_ENOCSR = -5, /* no such CSR */
+    NICEMU_EILLEGAL = -6 /* the word is no implemented instruction */
+};
+
+/* Permissions of a region; HTIF marks the host's tohost/fromhost words. */
+enum { NICEMU_R = 1, NICEMU_W = 2, NICEMU_X = 4, NICEMU_HTIF = 8 };
+
+/* Why a run ended. */
+enum {
+    NICEMU_STOP_BUDGET = 0, /* the budget is used up; the hart can go on */
+    NICEMU_STOP_RETURN = 1, /* a called handler returned to its caller */
+    NICEMU_STOP_FAULT = 2, /* a trap that nothing in the guest handles */
+    NICEMU_STOP_HTIF = 3 /* a store to the HTIF region was completed */
+};
+
+/* How the host computes: the best this CPU has, or the portable C path. */
+enum { NICEMU_SIMD_AUTO = 0, NICEMU_SIMD_PORTABLE = 1, NICEMU_SIMD_AVX2 = 2 };
+
+typedef struct nicemu_cores nicemu_cores;
+
+typedef struct {
+    uint32_t harts; /* 1..64 */
+    uint32_t vlen; /* bits: 128, 256, 512 or 1024 */
+    uint32_t simd; /* NICEMU_SIMD_* */
+    uint32_t trap_to_guest; /* 1: traps enter mtvec, as on bare metal; 0: a trap ends the run */
+    uint64_t extensions; /* bit i = row i of ext.def; 0 = all */
+} nicemu_config;
+
+typedef struct {
+    uint32_t reason; /* NICEMU_STOP_* */
+    uint32_t cause; /* FAULT: the exception code of the privileged manual (mcause) */
+    uint64_t addr; /* FAULT: what mtval would hold; HTIF: the address stored to */
+    uint64_t pc; /* where the hart stands: the faulting instruction, or the next one */
+    uint64_t instructions; /* retired in this run */
+    uint64_t elements; /* active vector elements processed in this run */
+} nicemu_stop;
+
+/* What a hart has done since it was made or since the counters were cleared. */
+typedef struct {
+    uint64_t instructions;
+    uint64_t elements;
+    uint64_t cost; /* sum of the static costs of the rows' classes (unit costs: = instructions) */
+    uint64_t loads, stores, atomics; /* scalar accesses */
+    uint64_t load_bytes, store_bytes; /* scalar and atomic accesses */
+    uint64_t vector_load_bytes, vector_store_bytes;
+    uint64_t classes[64]; /* retired instructions per row of class.def */
+} nicemu_counters;
+
+/* One row of insn.def. */
+typedef struct {
+    const char *name; /* mnemonic, e.g. "fadd.h" */
+    const char *format; /* row of format.def */
+    const char *operands; /* operand pattern of the format */
+    const char *extension; /* row of ext.def */
+    const char *cls; /* row of class.def */
+    const char *exec; /* body that executes it */
+    uint32_t match, mask;
+    uint32_t bytes; /* 2 or 4 */
+} nicemu_insn;
+
+/* ---- tables ---------------------------------------------------------------------------- */
+uint32_t nicemu_insn_count(void);
+int nicemu_insn_row(uint32_t i, nicemu_insn *out);
+const char *nicemu_extension_name(uint32_t i); /* NULL past the last row */
+const char *nicemu_class_name(uint32_t i); /* NULL past the last row */
+/* Row of csr.def by position: its number, or -1 past the last; *name is set. */
+int nicemu_csr_row(uint32_t i, const char **name);
+
+/* ---- harts and their memory ------------------------------------------------------------- */
+int nicemu_open(const nicemu_config *config, nicemu_cores **out);
+void nicemu_close(nicemu_cores *cores);
+/* "avx2" or "portable": the path that this object uses. */
+const char *nicemu_simd_name(const nicemu_cores *cores);
+
+/* Map `size` bytes at `base` for the harts of `hart_mask`, all on the same backing memory:
+ * `host` (kept by the caller, at least as long as the cores live), or zeroed memory owned by
+ * the cores when host is NULL.  size >= 64.  Regions of one hart may not overlap; at most 16. */
+int nicemu_map(nicemu_cores *cores, uint64_t hart_mask, uint64_t base, uint64_t size,
+               uint32_t perm, void *host);
+/* Host access through hart `hart`'s map, ignoring permissions; all or nothing. */
+int nicemu_read(const nicemu_cores *cores, uint32_t hart, uint64_t addr, void *out, size_t n);
+int nicemu_write(nicemu_cores *cores, uint32_t hart, uint64_t addr, const void *in, size_t n);
+
+/* ---- architectural state ---------------------------------------------------------------- */
+/* Pointers stay valid until close: 32 x registers (x0 must stay 0), 32 f registers
+ * (NaN-boxed), 32 x vlen/8 bytes of v registers. */
+uint64_t *nicemu_x(nicemu_cores *cores, uint32_t hart);
+uint64_t *nicemu_f(nicemu_cores *cores, uint32_t hart);
+uint8_t *nicemu_v(nicemu_cores *cores, uint32_t hart);
+uint64_t nicemu_get_pc(const nicemu_cores *cores, uint32_t hart);
+int nicemu_set_pc(nicemu_cores *cores, uint32_t hart, uint64_t pc);
+/* 0 = U, 3 = M. */
+uint32_t nicemu_get_mode(const nicemu_cores *cores, uint32_t hart);
+int nicemu_set_mode(nicemu_cores *cores, uint32_t hart, uint32_t mode);
+/* CSR access with M-mode rights. */
+int nicemu_csr_get(nicemu_cores *cores, uint32_t hart, uint32_t csr, uint64_t *value);
+int nicemu_csr_set(nicemu_cores *cores, uint32_t hart, uint32_t csr, uint64_t value);
+/* Power-on state of one hart: registers 0, M-mode, FP and V units on, pc = `pc`. */
+int nicemu_reset(nicemu_cores *cores, uint32_t hart, uint64_t pc);
+
+/* ---- execution -------------------------------------------------------------------------- */
+/* Run one hart.  An instruction begins only while retired instructions + active vector
+ * elements of this run are below `budget`. */
+int nicemu_run(nicemu_cores *cores, uint32_t hart, uint64_t budget, nicemu_stop *out);
+/* Run the harts of `hart_mask` in turn, `quantum` instructions + elements each, in hart order,
+ * until one stops for another reason than its quantum, or each has used `budget`.
+ * *which is the hart that `out` speaks of. */
+int nicemu_run_round_robin(nicemu_cores *cores, uint64_t hart_mask, uint64_t quantum,
+                           uint64_t budget, uint32_t *which, nicemu_stop *out);
+/* Call `pc` in U-mode with a0..a3, sp; ends with STOP_RETURN when it returns to its caller. */
+int nicemu_call(nicemu_cores *cores, uint32_t hart, uint64_t pc, uint64_t sp,
+                const uint64_t args[4], uint64_t budget, nicemu_stop *out);
+int nicemu_counters_get(nicemu_cores *cores, uint32_t hart, nicemu_counters *out);
+int nicemu_counters_clear(nicemu_cores *cores, uint32_t hart);
+
+/* ---- instructions as text --------------------------------------------------------------- */
+/* Row of the instruction in `word`, or NICEMU_EILLEGAL. */
+int nicemu_decode(const nicemu_cores *cores, uint32_t word);
+/* Text of `word` at `pc` into buf (at most n bytes with the final 0); its length in bytes (2 or 4). */
+int nicemu_disasm(const nicemu_cores *cores, uint32_t word, uint64_t pc, char *buf, size_t n);
+
+#endif

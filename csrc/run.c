@@ -1,0 +1,360 @@
+/* run.c: the run loop: blocks of decoded code, their accounting, traps, the budget.
+ * Owns: decoding into blocks and the order in which they run.  What an instruction does is in
+ * exec_*.c; what traps and CSRs hold is in csr.c. */
+#include "cores.h"
+#include "decode.h"
+#include "fp_env.h"
+
+/* ---- decoded code ------------------------------------------------------------------------------ */
+
+enum { ARENA_BYTES = 1 << 20 };
+
+BODY(end)
+{
+    (void)h;
+    (void)o;
+    return NX_FALL;
+}
+
+BODY(illegal)
+{
+    return trap_illegal(h, o);
+}
+
+BODY(fetch_fault)
+{
+    return trap(h, o, CAUSE_FETCH, IMM);
+}
+
+/* Up to four bytes at pc into *word; on failure the address that cannot be fetched. */
+static bool fetch(const struct hart *h, u64 pc, u32 *word, u64 *bad)
+{
+    u16 half;
+    const u8 *p = map_bytes(&h->map, pc, 2, NICEMU_X, bad);
+    if (!p)
+        return false;
+    memcpy(&half, p, 2);
+    *word = half;
+    if (insn_len(half) == 2)
+        return true;
+    p = map_bytes(&h->map, pc + 2, 2, NICEMU_X, bad);
+    if (!p)
+        return false;
+    memcpy(&half, p, 2);
+    *word |= (u32)half << 16;
+    return true;
+}
+
+int trap_illegal(struct hart *h, const struct op *o)
+{
+    u32 word = 0;
+    u64 bad;
+    fetch(h, op_pc(h, o), &word, &bad);
+    return trap(h, o, CAUSE_ILLEGAL, word);
+}
+
+/* Does the instruction end its block?  Branches and jumps do, and all that may change what the
+ * following instructions are allowed to do. */
+static bool ends_block(const struct insn_row *row)
+{
+    switch ((enum insn_class)row->cls) {
+    case CLASS_BRANCH:
+    case CLASS_JUMP:
+    case CLASS_CSR:
+    case CLASS_SYSTEM:
+        return true;
+    case CLASS_FENCE:
+        return row->ext == EXT_ZIFENCEI;
+    default:
+        return false;
+    }
+}
+
+/* Decode up to `max` instructions at pc into b.  An undecodable or unfetchable instruction becomes
+ * an op that traps. */
+static void decode_block(const struct hart *h, struct block *b, u64 pc, u32 max)
+{
+    *b = (struct block){.pc = pc, .taken_pc = pc};
+    u64 at = pc, bad = 0;
+    bool open = true;
+    while (open && b->n < max) {
+        struct op *o = &b->ops[b->n];
+        u32 word;
+        *o = (struct op){.pcoff = (u16)(at - pc), .id = INSN_COUNT};
+        if (!fetch(h, at, &word, &bad)) {
+            if (b->n) /* let the block before it run first */
+                break;
+            o->fn = x_fetch_fault;
+            o->imm = (i64)bad;
+            open = false;
+        } else if (!isa_decode(h->isa, word, at, o)) {
+            o->fn = x_illegal;
+            o->len = (u8)insn_len(word);
+            open = false;
+        } else {
+            const struct insn_row *row = &insn_rows[o->id];
+            b->needs |= o->needs;
+            if (row->cls == CLASS_BRANCH || row->cls == CLASS_JUMP)
+                b->taken_pc = (u64)o->imm;
+            if (row->cls >= CLASS_VSET) /* at most VLMAX elements, at SEW 8 and LMUL 8 */
+                b->bound += h->vlenb * 8;
+            open = !ends_block(row);
+        }
+        b->n++;
+        at += o->len;
+    }
+    b->bound += b->n;
+    b->cost = b->n; /* unit costs: the machine description of the timing layer replaces the 1 */
+    b->end_pc = at;
+    b->ops[b->n] = (struct op){.fn = x_end, .id = INSN_COUNT};
+}
+
+static void count_ops(nicemu_counters *c, const struct op *ops, u32 n, u64 runs)
+{
+    for (u32 i = 0; i < n; i++) {
+        if (ops[i].id >= INSN_COUNT)
+            continue;
+        const struct insn_row *row = &insn_rows[ops[i].id];
+        c->classes[row->cls] += runs;
+        switch ((enum insn_class)row->cls) {
+        case CLASS_LOAD:
+            c->loads += runs;
+            c->load_bytes += runs * row->arg;
+            break;
+        case CLASS_STORE:
+            c->stores += runs;
+            c->store_bytes += runs * row->arg;
+            break;
+        case CLASS_AMO:
+            c->atomics += runs;
+            c->load_bytes += runs * row->arg;
+            c->store_bytes += runs * row->arg;
+            break;
+        default:
+            break;
+        }
+    }
+}
+
+void hart_forget_code(struct hart *h)
+{
+    for (unsigned i = 0; i < BUCKETS; i++) {
+        for (struct block *b = h->bucket[i]; b; b = b->chain)
+            count_ops(&h->done, b->ops, b->n, b->runs);
+        h->bucket[i] = NULL;
+    }
+    h->arena_used = 0;
+}
+
+void hart_counters(const struct hart *h, nicemu_counters *out)
+{
+    *out = h->done;
+    for (unsigned i = 0; i < BUCKETS; i++)
+        for (const struct block *b = h->bucket[i]; b; b = b->chain)
+            count_ops(out, b->ops, b->n, b->runs);
+    out->instructions += h->instret;
+    out->elements += h->used - h->instret - h->traps;
+    out->cost += h->cost;
+    out->vector_load_bytes += h->vector_load_bytes;
+    out->vector_store_bytes += h->vector_store_bytes;
+}
+
+void hart_clear_counters(struct hart *h)
+{
+    hart_forget_code(h);
+    h->done = (nicemu_counters){.instructions = -h->instret, /* what hart_counters adds again */
+                                .elements = -(h->used - h->instret - h->traps),
+                                .cost = -h->cost,
+                                .vector_load_bytes = -h->vector_load_bytes,
+                                .vector_store_bytes = -h->vector_store_bytes};
+}
+
+static struct block *block_at(struct hart *h, u64 pc)
+{
+    struct block **bucket = &h->bucket[(pc >> 1) % BUCKETS];
+    for (struct block *b = *bucket; b; b = b->chain)
+        if (b->pc == pc)
+            return b;
+    size_t most = sizeof(struct block) + (MAX_BLOCK + 1) * sizeof(struct op);
+    if (h->arena_used + most > ARENA_BYTES)
+        hart_forget_code(h);
+    struct block *b = (struct block *)(h->arena + h->arena_used);
+    decode_block(h, b, pc, MAX_BLOCK);
+    h->arena_used += sizeof(struct block) + (b->n + 1) * sizeof(struct op);
+    b->chain = *bucket;
+    *bucket = b;
+    return b;
+}
+
+size_t hart_arena_bytes(void)
+{
+    return ARENA_BYTES;
+}
+size_t hart_step_bytes(void)
+{
+    return sizeof(struct block) + 2 * sizeof(struct op);
+}
+
+/* ---- accounting and traps ------------------------------------------------------------------------ */
+
+/* The block was charged in full when it began; take back all but its first k instructions. */
+static void charge_only(struct hart *h, struct block *b, u32 k)
+{
+    h->used -= b->n - k;
+    h->instret -= b->n - k;
+    h->cost -= b->n - k;
+    b->runs--;
+    count_ops(&h->done, b->ops, k, 1);
+}
+
+/* Enter the guest's trap handler; false when it has none that could run. */
+static bool enter_handler(struct hart *h, u64 pc)
+{
+    u64 handler = h->mtvec & ~3ull, bad;
+    if (!h->trap_to_guest || !map_bytes(&h->map, handler, 2, NICEMU_X, &bad))
+        return false;
+    h->mepc = pc;
+    h->mcause = h->trap.cause;
+    h->mtval = h->trap.tval;
+    u64 mie = h->mstatus & MSTATUS_MIE ? MSTATUS_MPIE : 0;
+    h->mstatus = (h->mstatus & ~(MSTATUS_MIE | MSTATUS_MPIE | MSTATUS_MPP)) | mie |
+                 (h->mode == MODE_M ? MSTATUS_MPP : 0);
+    h->mode = MODE_M;
+    h->pc = handler;
+    return true;
+}
+
+/* ---- the loop --------------------------------------------------------------------------------------- */
+
+static struct block *successor(struct hart *h, struct block *b, int which)
+{
+    u64 pc = which == NX_TAKEN ? b->taken_pc : b->end_pc;
+    size_t before = h->arena_used;
+    struct block *next = block_at(h, pc);
+    if (h->arena_used >= before) /* b is still there: nothing was forgotten */
+        b->succ[which] = next;
+    return next;
+}
+
+/* Does this one-instruction block change FP or vector state?  All that need a unit do, but stores. */
+static bool writes_unit_state(const struct block *b)
+{
+    enum insn_class cls = insn_rows[b->ops[0].id].cls;
+    return b->needs && cls != CLASS_STORE && cls != CLASS_VSTORE;
+}
+
+/* One instruction, for what whole blocks cannot do: the last instructions of a budget, the
+ * instruction that meets a unit which is off, and the first to make a unit's state dirty. */
+static struct block *single_step(struct hart *h, u64 pc)
+{
+    struct block *b = h->step;
+    decode_block(h, b, pc, 1);
+    if (b->needs & h->missing)
+        b->ops[0].fn = x_illegal;
+    return b;
+}
+
+void hart_run(struct hart *h, u64 budget, nicemu_stop *out)
+{
+    u64 instret = h->instret, used = h->used, traps = h->traps;
+    u64 room = UINT64_MAX - h->used;
+    h->limit = h->used + (budget < room ? budget : room);
+    *out = (nicemu_stop){.reason = NICEMU_STOP_BUDGET};
+    fp_env_enter(h);
+
+    struct block *b = NULL; /* NULL: find the block at h->pc */
+    for (;;) {
+        if (!b) {
+            if (unlikely(h->pc == RETURN_PC && h->calling)) {
+                out->reason = NICEMU_STOP_RETURN;
+                break;
+            }
+            b = block_at(h, h->pc);
+        }
+        bool stepping = h->limit - h->used < b->bound || (b->needs & (h->missing | h->clean));
+        if (unlikely(stepping)) {
+            h->pc = b->pc;
+            if (h->used >= h->limit)
+                break;
+            b = single_step(h, h->pc);
+        }
+        h->used += b->n;
+        h->instret += b->n;
+        h->cost += b->cost;
+        b->runs++;
+        h->block = b;
+        int next = b->ops[0].fn(h, b->ops);
+        if (unlikely(stepping) && next <= NX_JUMP) {
+            if (next != NX_JUMP)
+                h->pc = next == NX_TAKEN ? b->taken_pc : b->end_pc;
+            count_ops(&h->done, b->ops, b->n, 1);
+            if (writes_unit_state(b))
+                hart_mark_dirty(h, b->needs);
+            b = NULL;
+            continue;
+        }
+        if (likely(next <= NX_TAKEN)) {
+            struct block *to = b->succ[next];
+            b = likely(to != NULL) ? to : successor(h, b, next);
+            continue;
+        }
+        if (next == NX_JUMP) {
+            b = NULL;
+            continue;
+        }
+        if (next == NX_FLUSH) {
+            if (stepping)
+                count_ops(&h->done, b->ops, b->n, 1);
+            hart_forget_code(h);
+            b = NULL;
+            continue;
+        }
+        u32 k = (u32)(h->trap.op - b->ops);
+        u64 pc = op_pc(h, h->trap.op);
+        if (next == NX_STOP) {
+            charge_only(h, b, k + 1);
+            h->pc = pc + h->trap.op->len;
+            out->reason = h->trap.cause;
+            out->addr = h->trap.tval;
+            break;
+        }
+        charge_only(h, b, k);
+        h->used++; /* a trap costs budget, or a handler that traps at once would never end */
+        h->traps++;
+        if (!enter_handler(h, pc)) {
+            h->pc = pc;
+            out->reason = NICEMU_STOP_FAULT;
+            out->cause = h->trap.cause;
+            out->addr = h->trap.tval;
+            break;
+        }
+        b = NULL;
+    }
+    fp_env_leave(h);
+    out->pc = h->pc;
+    out->instructions = h->instret - instret;
+    out->elements = (h->used - used) - out->instructions - (h->traps - traps);
+}
+
+enum { REG_RA = 1, REG_SP = 2, REG_A0 = 10 };
+
+void hart_call(struct hart *h, u64 pc, u64 sp, const u64 args[4], u64 budget, nicemu_stop *out)
+{
+    memset(h->x, 0, sizeof h->x);
+    memset(h->f, 0, sizeof h->f);
+    h->x[REG_RA] = RETURN_PC;
+    h->x[REG_SP] = sp;
+    for (unsigned i = 0; i < 4; i++)
+        h->x[REG_A0 + i] = args[i];
+    h->mode = MODE_U;
+    h->mstatus = MSTATUS_FS | MSTATUS_VS;
+    h->mcounteren = 0; /* handlers see no clock */
+    h->fflags = h->frm = h->vxrm = h->vxsat = 0;
+    h->vl = h->vstart = h->vlmax = 0;
+    h->vill = 1;
+    hart_refresh(h);
+    h->pc = pc;
+    h->calling = true;
+    hart_run(h, budget, out);
+    h->calling = false;
+}
