@@ -1,0 +1,67 @@
+"""Every exception that nicemu raises on purpose.
+
+Owns the types; who raises which is documented there.  At the command line each of them becomes
+one line on stderr and exit code 2.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["ArgumentError", "Fault", "FaultError", "FileFormatError", "ImageError", "NicemuError"]
+
+
+class NicemuError(Exception):
+    """Base class: a message of one line that names what, its value and the remedy."""
+
+
+class ArgumentError(NicemuError, ValueError):
+    """An argument is outside its documented range."""
+
+
+class FileFormatError(NicemuError, ValueError):
+    """A file is missing, unreadable, damaged or of the wrong kind."""
+
+
+class ImageError(NicemuError):
+    """A kernel image cannot be built or loaded."""
+
+
+@dataclass(frozen=True)
+class Fault:
+    """How a handler ended when it did not return.
+
+    Attributes:
+        cause: exception code of the RISC-V privileged manual (mcause), or None when the budget
+            of instructions and elements was used up.
+        name: the cause in words, e.g. ``"load access fault"``.
+        address: what mtval would hold: the first byte out of reach, or the illegal encoding.
+        pc: address of the instruction that did not complete.
+        core: index of the core.
+        instructions: instructions retired in the call.
+        elements: active vector elements processed in the call.
+    """
+
+    cause: int | None
+    name: str
+    address: int
+    pc: int
+    core: int
+    instructions: int
+    elements: int
+
+    def __str__(self) -> str:
+        """One line with every field."""
+        return (
+            f"core {self.core}: {self.name} at pc {self.pc:#x}, address {self.address:#x}, "
+            f"after {self.instructions} instructions and {self.elements} elements"
+        )
+
+
+class FaultError(NicemuError):
+    """A handler trapped or overran its budget; ``fault`` says how."""
+
+    def __init__(self, fault: Fault, context: str = "") -> None:
+        """Remember the fault; ``context`` says what was being run."""
+        super().__init__(f"{context}: {fault}" if context else str(fault))
+        self.fault = fault
