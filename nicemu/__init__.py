@@ -1,0 +1,1 @@
+"""nicemu: a SmartNIC whose eight RISC-V cores reduce gradients, emulated to the bit."""

@@ -1,0 +1,465 @@
+"""The one door to the C core: opaque handles become objects, error codes become exceptions.
+
+Owns: the cffi module and the translation of its results.  What is mapped where, and what a NIC
+is, is decided above (nic, cli).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from nicemu._nicemu import ffi, lib
+from nicemu.errors import ArgumentError, Fault, NicemuError
+
+__all__ = [
+    "BUDGET",
+    "FAULT",
+    "HTIF",
+    "HTIF_REGION",
+    "RETURN",
+    "Cores",
+    "Counters",
+    "Insn",
+    "R",
+    "Stop",
+    "W",
+    "X",
+    "class_names",
+    "csrs",
+    "extension_names",
+    "instructions",
+]
+
+R: int = lib.NICEMU_R
+W: int = lib.NICEMU_W
+X: int = lib.NICEMU_X
+HTIF_REGION: int = lib.NICEMU_HTIF
+
+BUDGET: int = lib.NICEMU_STOP_BUDGET
+RETURN: int = lib.NICEMU_STOP_RETURN
+FAULT: int = lib.NICEMU_STOP_FAULT
+HTIF: int = lib.NICEMU_STOP_HTIF
+
+SIMD: dict[str, int] = {
+    "auto": lib.NICEMU_SIMD_AUTO,
+    "portable": lib.NICEMU_SIMD_PORTABLE,
+    "avx2": lib.NICEMU_SIMD_AVX2,
+}
+
+# Exception codes of the RISC-V privileged manual, table of mcause values.
+CAUSES: dict[int, str] = {
+    0: "instruction address misaligned",
+    1: "instruction access fault",
+    2: "illegal instruction",
+    3: "breakpoint",
+    4: "load address misaligned",
+    5: "load access fault",
+    6: "store/AMO address misaligned",
+    7: "store/AMO access fault",
+    8: "environment call from U-mode",
+    11: "environment call from M-mode",
+}
+
+
+@dataclass(frozen=True)
+class Insn:
+    """One row of the instruction table (csrc/insn.def).
+
+    Attributes:
+        name: mnemonic.
+        format: operand layout (csrc/format.def).
+        operands: the layout's pattern.
+        extension: ISA-string name of the extension it belongs to.
+        cls: unit/latency class.
+        exec: the body that executes it.
+        match, mask: a word w is this instruction when ``w & mask == match``.
+        size: bytes of its encoding, 2 or 4.
+    """
+
+    name: str
+    format: str
+    operands: str
+    extension: str
+    cls: str
+    exec: str
+    match: int
+    mask: int
+    size: int
+
+
+def _text(pointer: Any) -> str:
+    return str(ffi.string(pointer).decode())
+
+
+@cache
+def instructions() -> tuple[Insn, ...]:
+    """Every implemented instruction, in table order."""
+    rows = []
+    row = ffi.new("nicemu_insn *")
+    for i in range(lib.nicemu_insn_count()):
+        _check(lib.nicemu_insn_row(i, row), f"instruction row {i}")
+        rows.append(
+            Insn(
+                name=_text(row.name).replace("_", "."),
+                format=_text(row.format),
+                operands=_text(row.operands),
+                extension=_text(row.extension),
+                cls=_text(row.cls),
+                exec=_text(row.exec),
+                match=row.match,
+                mask=row.mask,
+                size=row.bytes,
+            )
+        )
+    return tuple(rows)
+
+
+def _names(get: Any) -> Iterator[str]:
+    i = 0
+    while (name := get(i)) != ffi.NULL:
+        yield _text(name)
+        i += 1
+
+
+@cache
+def extension_names() -> tuple[str, ...]:
+    """Names of the extensions, in the order of the bits of ``Cores(extensions=)``."""
+    return tuple(_names(lib.nicemu_extension_name))
+
+
+@cache
+def class_names() -> tuple[str, ...]:
+    """Names of the unit/latency classes, in the order of ``Counters.classes``."""
+    return tuple(_names(lib.nicemu_class_name))
+
+
+@cache
+def csrs() -> dict[str, int]:
+    """Name -> number of every CSR that exists."""
+    found: dict[str, int] = {}
+    name = ffi.new("const char **")
+    while (number := lib.nicemu_csr_row(len(found), name)) >= 0:
+        found[_text(name[0])] = number
+    return found
+
+
+_ERRORS: dict[int, type[Exception]] = {
+    lib.NICEMU_ENOMEM: MemoryError,
+    lib.NICEMU_EINVAL: ArgumentError,
+    lib.NICEMU_EFAULT: ArgumentError,
+    lib.NICEMU_EOVERLAP: ArgumentError,
+    lib.NICEMU_ENOCSR: ArgumentError,
+    lib.NICEMU_EILLEGAL: ArgumentError,
+}
+_WORDS: dict[int, str] = {
+    lib.NICEMU_ENOMEM: "the host has no memory left for it: use fewer or smaller regions",
+    lib.NICEMU_EINVAL: "outside the documented range",
+    lib.NICEMU_EFAULT: "not mapped for this hart: map a region that holds all of it",
+    lib.NICEMU_EOVERLAP: "overlaps a region that is mapped already",
+    lib.NICEMU_ENOCSR: "no such CSR: see nicemu._core.csrs()",
+    lib.NICEMU_EILLEGAL: "no implemented instruction",
+}
+
+
+def _check(code: int, what: str) -> int:
+    """Return a non-negative code; raise the exception of a negative one."""
+    if code < 0:
+        raise _ERRORS.get(code, NicemuError)(f"{what}: {_WORDS.get(code, f'error {code}')}")
+    return code
+
+
+@dataclass(frozen=True)
+class Stop:
+    """Why and where a run ended.
+
+    Attributes:
+        reason: BUDGET, RETURN, FAULT or HTIF.
+        hart: which hart.
+        cause: exception code, for FAULT.
+        address: what mtval would hold (FAULT), or the address stored to (HTIF).
+        pc: the faulting instruction, or the next one.
+        instructions: retired in this run.
+        elements: active vector elements in this run.
+    """
+
+    reason: int
+    hart: int
+    cause: int
+    address: int
+    pc: int
+    instructions: int
+    elements: int
+
+    def fault(self) -> Fault | None:
+        """The typed fault of a run that ended by trap or budget; None of any other."""
+        if self.reason not in (FAULT, BUDGET):
+            return None
+        trapped = self.reason == FAULT
+        return Fault(
+            cause=self.cause if trapped else None,
+            name=CAUSES.get(self.cause, f"exception {self.cause}") if trapped else "out of budget",
+            address=self.address,
+            pc=self.pc,
+            core=self.hart,
+            instructions=self.instructions,
+            elements=self.elements,
+        )
+
+
+@dataclass(frozen=True)
+class Counters:
+    """What one hart has done since its counters were cleared.
+
+    Attributes:
+        instructions: retired.
+        elements: active vector elements.
+        cost: sum of static class costs, in cycles (1 each until a timing model is set).
+        loads, stores, atomics: scalar memory instructions.
+        load_bytes, store_bytes: bytes of those.
+        vector_load_bytes, vector_store_bytes: bytes of vector memory instructions.
+        classes: retired instructions per unit/latency class, without zeros.
+    """
+
+    instructions: int
+    elements: int
+    cost: int
+    loads: int
+    stores: int
+    atomics: int
+    load_bytes: int
+    store_bytes: int
+    vector_load_bytes: int
+    vector_store_bytes: int
+    classes: dict[str, int]
+
+
+class Cores:
+    """A set of harts and the memory they share."""
+
+    def __init__(
+        self,
+        harts: int = 1,
+        vlen: int = 512,
+        *,
+        simd: str = "auto",
+        trap_to_guest: bool = False,
+        extensions: Sequence[str] | None = None,
+    ) -> None:
+        """Create harts in M-mode with all registers 0.
+
+        Args:
+            harts: 1..64.
+            vlen: bits of a vector register: 128, 256, 512 or 1024.
+            simd: host path: "auto", "portable" or "avx2" (same bits on each).
+            trap_to_guest: True: a trap enters mtvec as on bare metal; False: it ends the run.
+            extensions: names as in :func:`extension_names`; None = all.
+
+        Raises:
+            ArgumentError: an argument is out of range, or the host lacks the SIMD path.
+        """
+        if simd not in SIMD:
+            raise ArgumentError(f"simd {simd!r} is unknown: use one of {', '.join(SIMD)}")
+        names = extension_names()
+        bits = 0
+        for name in extensions or ():
+            if name not in names:
+                raise ArgumentError(f"extension {name!r} is unknown: use {', '.join(names)}")
+            bits |= 1 << names.index(name)
+        config = ffi.new(
+            "nicemu_config *",
+            {
+                "harts": harts,
+                "vlen": vlen,
+                "simd": SIMD[simd],
+                "trap_to_guest": trap_to_guest,
+                "extensions": bits,
+            },
+        )
+        out = ffi.new("nicemu_cores **")
+        what = f"cores with harts={harts}, vlen={vlen}, simd={simd!r}"
+        _check(lib.nicemu_open(config, out), what)
+        self._cores = ffi.gc(out[0], lib.nicemu_close)
+        self._kept: list[object] = []
+        self.harts = harts
+        self.vlen = vlen
+
+    @property
+    def handle(self) -> Any:
+        """The C object, for the C functions that take one."""
+        return self._cores
+
+    @property
+    def simd(self) -> str:
+        """Name of the host path in use."""
+        return _text(lib.nicemu_simd_name(self._cores))
+
+    def _mask(self, harts: Sequence[int] | None) -> int:
+        return sum(1 << i for i in (range(self.harts) if harts is None else harts))
+
+    def map(
+        self, base: int, size: int, perm: int, harts: Sequence[int] | None = None
+    ) -> np.ndarray:
+        """Map zeroed memory for some harts (None = all); returns it as a uint8 array.
+
+        Raises:
+            ArgumentError: out of range (64 bytes at least), or overlapping what a hart has.
+        """
+        raw = np.zeros(size + 64, np.uint8)
+        memory = raw[(-raw.ctypes.data) % 64 :][:size]
+        pointer = ffi.cast("void *", memory.ctypes.data)
+        code = lib.nicemu_map(self._cores, self._mask(harts), base, size, perm, pointer)
+        _check(code, f"region of {size} bytes at {base:#x}")
+        self._kept.append(raw)
+        return memory
+
+    def read(self, address: int, size: int, hart: int = 0) -> bytes:
+        """Memory as the host sees it, whatever the permissions.
+
+        Raises:
+            ArgumentError: not mapped for that hart, all of it in one region.
+        """
+        buffer = ffi.new("uint8_t[]", size)
+        code = lib.nicemu_read(self._cores, hart, address, buffer, size)
+        _check(code, f"read of {size} bytes at {address:#x}")
+        return bytes(ffi.buffer(buffer, size))
+
+    def write(self, address: int, data: bytes, hart: int = 0) -> None:
+        """Write memory as the host, whatever the permissions; all or nothing.
+
+        Raises:
+            ArgumentError: not mapped for that hart, all of it in one region.
+        """
+        code = lib.nicemu_write(self._cores, hart, address, ffi.from_buffer(data), len(data))
+        _check(code, f"write of {len(data)} bytes at {address:#x}")
+
+    def x(self, hart: int = 0) -> np.ndarray:
+        """The 32 integer registers as a writable uint64 view (leave x[0] alone)."""
+        return self._view(lib.nicemu_x(self._cores, hart), 256).view(np.uint64)
+
+    def f(self, hart: int = 0) -> np.ndarray:
+        """The 32 FP registers, NaN-boxed, as a writable uint64 view."""
+        return self._view(lib.nicemu_f(self._cores, hart), 256).view(np.uint64)
+
+    def v(self, hart: int = 0) -> np.ndarray:
+        """The vector registers as a writable uint8 view of shape (32, vlen/8)."""
+        pointer = lib.nicemu_v(self._cores, hart)
+        return self._view(pointer, 32 * self.vlen // 8).reshape(32, self.vlen // 8)
+
+    def _view(self, pointer: Any, size: int) -> np.ndarray:
+        if pointer == ffi.NULL:
+            raise ArgumentError(f"no such hart: use 0..{self.harts - 1}")
+        cores = self._cores  # the view keeps the C object alive
+        held = ffi.gc(pointer, lambda _, cores=cores: None)
+        view: np.ndarray = np.frombuffer(ffi.buffer(held, size), np.uint8)
+        return view
+
+    def pc(self, hart: int = 0) -> int:
+        """Address of the next instruction."""
+        return int(lib.nicemu_get_pc(self._cores, hart))
+
+    def set_pc(self, pc: int, hart: int = 0) -> None:
+        """Set the pc (even)."""
+        _check(lib.nicemu_set_pc(self._cores, hart, pc), f"pc {pc:#x}")
+
+    def csr(self, csr: str | int, hart: int = 0) -> int:
+        """Value of a CSR by name or number, with M-mode rights.
+
+        Raises:
+            ArgumentError: there is no such CSR.
+        """
+        value = ffi.new("uint64_t *")
+        number = csrs().get(csr, -1) if isinstance(csr, str) else csr
+        _check(lib.nicemu_csr_get(self._cores, hart, number & 0xFFFFFFFF, value), f"CSR {csr}")
+        return int(value[0])
+
+    def set_csr(self, csr: str | int, value: int, hart: int = 0) -> None:
+        """Write a CSR by name or number, with M-mode rights.
+
+        Raises:
+            ArgumentError: there is no such CSR.
+        """
+        number = csrs().get(csr, -1) if isinstance(csr, str) else csr
+        _check(lib.nicemu_csr_set(self._cores, hart, number & 0xFFFFFFFF, value), f"CSR {csr}")
+
+    def mode(self, hart: int = 0) -> int:
+        """Privilege mode: 0 = U, 3 = M."""
+        return int(lib.nicemu_get_mode(self._cores, hart))
+
+    def set_mode(self, mode: int, hart: int = 0) -> None:
+        """Set the privilege mode: 0 = U, 3 = M."""
+        _check(lib.nicemu_set_mode(self._cores, hart, mode), f"mode {mode}")
+
+    def reset(self, pc: int, hart: int = 0) -> None:
+        """Power-on state: registers 0, M-mode, FP and vector units off, next instruction at pc."""
+        _check(lib.nicemu_reset(self._cores, hart, pc), f"pc {pc:#x}")
+
+    def run(self, budget: int, hart: int = 0) -> Stop:
+        """Run one hart while instructions + active vector elements are below ``budget``."""
+        out = ffi.new("nicemu_stop *")
+        _check(lib.nicemu_run(self._cores, hart, budget, out), f"hart {hart}")
+        return _stop(hart, out)
+
+    def run_round_robin(
+        self, quantum: int, budget: int, harts: Sequence[int] | None = None
+    ) -> Stop:
+        """Run harts in turn, ``quantum`` each, until one stops or each has used ``budget``."""
+        out = ffi.new("nicemu_stop *")
+        which = ffi.new("uint32_t *")
+        code = lib.nicemu_run_round_robin(
+            self._cores, self._mask(harts), quantum, budget, which, out
+        )
+        _check(code, f"quantum {quantum}")
+        return _stop(which[0], out)
+
+    def call(
+        self, pc: int, args: Sequence[int] = (), *, sp: int, budget: int, hart: int = 0
+    ) -> Stop:
+        """Call a function in U-mode with up to four arguments; its result is ``x(hart)[10]``."""
+        values = ffi.new("uint64_t[4]", [a & (2**64 - 1) for a in args])
+        out = ffi.new("nicemu_stop *")
+        _check(lib.nicemu_call(self._cores, hart, pc, sp, values, budget, out), f"pc {pc:#x}")
+        return _stop(hart, out)
+
+    def counters(self, hart: int = 0) -> Counters:
+        """What the hart has done since the counters were cleared."""
+        c = ffi.new("nicemu_counters *")
+        _check(lib.nicemu_counters_get(self._cores, hart, c), f"hart {hart}")
+        classes = {n: c.classes[i] for i, n in enumerate(class_names()) if c.classes[i]}
+        plain = {
+            name: int(getattr(c, name))
+            for name in Counters.__dataclass_fields__
+            if name != "classes"
+        }
+        return Counters(**plain, classes=classes)
+
+    def clear_counters(self, hart: int = 0) -> None:
+        """Start counting from zero."""
+        _check(lib.nicemu_counters_clear(self._cores, hart), f"hart {hart}")
+
+    def decode(self, word: int) -> Insn | None:
+        """The row of an instruction word, or None when it is illegal."""
+        i = lib.nicemu_decode(self._cores, word & 0xFFFFFFFF)
+        return instructions()[i] if i >= 0 else None
+
+    def disasm(self, word: int, pc: int = 0) -> tuple[str, int]:
+        """Text of the instruction in ``word`` at ``pc``, and its length in bytes."""
+        text = ffi.new("char[128]")
+        size = lib.nicemu_disasm(self._cores, word & 0xFFFFFFFF, pc, text, 128)
+        return _text(text), _check(size, f"word {word:#x}")
+
+
+def _stop(hart: int, out: Any) -> Stop:
+    return Stop(
+        reason=out.reason,
+        hart=int(hart),
+        cause=out.cause,
+        address=out.addr,
+        pc=out.pc,
+        instructions=out.instructions,
+        elements=out.elements,
+    )
