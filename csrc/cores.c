@@ -250,7 +250,7 @@ int nicemu_csr_get(nicemu_cores *cores, uint32_t hart, uint32_t csr, uint64_t *v
         return NICEMU_EINVAL;
     if (!csr_exists(h, csr))
         return NICEMU_ENOCSR;
-    *value = csr_read(h, csr, h->instret);
+    *value = csr_read(h, csr, hart_instret(h));
     return NICEMU_OK;
 }
 

@@ -113,9 +113,9 @@ u64 csr_read(struct hart *h, u32 number, u64 retired)
         return h->vlenb;
     case CSR_cycle:
     case CSR_mcycle:
-        return h->cost - (h->instret - retired) - h->cost_base; /* unit costs */
-    case CSR_time: /* one tick a cycle; nothing but mcycle's value can be known without a platform */
-        return h->cost - (h->instret - retired);
+        return retired - h->cycle_base; /* unit costs: one cycle an instruction */
+    case CSR_time: /* one tick a cycle: there is no platform timer to read */
+        return retired;
     case CSR_instret:
     case CSR_minstret:
         return retired - h->instret_base;
@@ -150,7 +150,7 @@ static void refresh_units(struct hart *h)
 {
     u64 fs = h->mstatus & MSTATUS_FS, vs = h->mstatus & MSTATUS_VS;
     h->missing = (fs ? 0 : NEED_F) | (vs ? 0 : NEED_V) | (h->frm <= RMM ? 0 : NEED_FRM);
-    h->clean = (fs == MSTATUS_FS ? 0 : NEED_F) | (vs == MSTATUS_VS ? 0 : NEED_V);
+    h->watch = h->missing | (fs == MSTATUS_FS ? 0 : NEED_F) | (vs == MSTATUS_VS ? 0 : NEED_V);
 }
 
 void hart_refresh(struct hart *h)
@@ -194,10 +194,10 @@ void csr_write(struct hart *h, u32 number, u64 v)
         h->vxrm = v >> 1 & 3;
         break;
     case CSR_mcycle: /* the next instruction reads v, as for minstret */
-        h->cost_base = h->cost - v;
+        h->cycle_base = hart_instret(h) - v;
         break;
     case CSR_minstret:
-        h->instret_base = h->instret - v;
+        h->instret_base = hart_instret(h) - v;
         break;
     case CSR_mstatus:
         write_mstatus(h, v);

@@ -24,7 +24,7 @@ static int csr_op(struct hart *h, const struct op *o, enum csr_change change, u6
     bool write = change == CSR_WRITE || o->rs1 != 0;
     if (!csr_allowed(h, number, write))
         return trap_illegal(h, o);
-    u64 old = csr_read(h, number, h->instret - 1);
+    u64 old = csr_read(h, number, hart_instret(h) - 1);
     if (write)
         csr_write(h, number,
                   change == CSR_WRITE ? operand : change == CSR_SET ? old | operand : old & ~operand);

@@ -94,14 +94,14 @@ enum need { NEED_F = 1, NEED_V = 2, NEED_FRM = 4 /* a valid frm */ };
 enum { MAX_BLOCK = 64 };
 
 /* Straight-line code: n instructions, the last of which may branch, then an `end` op.
- * Its static costs are summed once, when it is decoded. */
+ * What it costs is static:
+ * `runs` times the sum over its instructions' classes. */
 struct block {
     u64 pc, end_pc, taken_pc;
     struct block *succ[2]; /* blocks at end_pc and taken_pc, once known */
     struct block *chain; /* next in the hash bucket */
     u32 n;
     u32 bound; /* the most that one run can add to the budget used */
-    u32 cost; /* sum of class costs */
     u32 needs;
     u64 runs; /* completed runs, not yet counted per class */
     struct op ops[];
@@ -154,7 +154,7 @@ struct hart {
     /* budget and counters */
     u64 used; /* retired instructions + active vector elements + traps taken */
     u64 limit; /* an instruction begins only while used < limit */
-    u64 instret, traps, cost;
+    u64 elements, traps; /* parts of `used`; the rest is retired instructions */
     u64 vector_load_bytes, vector_store_bytes;
 
     /* memory */
@@ -168,14 +168,14 @@ struct hart {
     struct block *block; /* being run */
     struct trap trap;
     u32 missing; /* enum need that is off at present */
-    u32 clean; /* enum need that is on but not yet marked dirty in mstatus */
+    u32 watch; /* the same, and what is on but not yet marked dirty in mstatus */
     u8 mode;
     bool trap_to_guest;
     bool calling; /* inside nicemu_call: RETURN_PC ends the run */
 
     /* machine-mode CSRs */
     u64 mstatus, mtvec, mepc, mcause, mtval, mscratch, mie, mcounteren, menvcfg;
-    u64 instret_base, cost_base; /* subtracted where minstret and mcycle are read */
+    u64 instret_base, cycle_base; /* subtracted where minstret and mcycle are read */
     u32 id;
 
     /* decoded code and counts of what was dropped from it */
@@ -240,6 +240,18 @@ static inline u8 *store_at(struct hart *h, u64 addr, u64 n)
 bool store_hit_htif(const struct hart *h, u64 addr);
 int stop_htif(struct hart *h, const struct op *o, u64 addr);
 
+/* Retired instructions, those of the running block included. */
+static inline u64 hart_instret(const struct hart *h)
+{
+    return h->used - h->elements - h->traps;
+}
+/* Every vector instruction calls this with the number of its active body elements. */
+static inline void count_elements(struct hart *h, u64 n)
+{
+    h->used += n;
+    h->elements += n;
+}
+
 /* ---- the other files of a hart ---------------------------------------------------------------- */
 #define INSN(id, fmt, match, mask, ext, cls, exec, arg) int x_##exec(struct hart *, const struct op *);
 #include "insn.def"
@@ -247,6 +259,9 @@ int stop_htif(struct hart *h, const struct op *o, u64 addr);
 int x_end(struct hart *h, const struct op *o); /* end of a block that does not branch */
 int x_illegal(struct hart *h, const struct op *o); /* no such instruction */
 int x_fetch_fault(struct hart *h, const struct op *o); /* imm = the address out of reach */
+
+/* exec_fuse.c */
+void fuse_pairs(struct block *b);
 
 /* run.c */
 void hart_run(struct hart *h, u64 budget, nicemu_stop *out);

@@ -104,11 +104,12 @@ static void decode_block(const struct hart *h, struct block *b, u64 pc, u32 max)
         at += o->len;
     }
     b->bound += b->n;
-    b->cost = b->n; /* unit costs: the machine description of the timing layer replaces the 1 */
     b->end_pc = at;
     b->ops[b->n] = (struct op){.fn = x_end, .id = INSN_COUNT};
+    fuse_pairs(b);
 }
 
+/* Add `runs` executions of the first n instructions. */
 static void count_ops(nicemu_counters *c, const struct op *ops, u32 n, u64 runs)
 {
     for (u32 i = 0; i < n; i++) {
@@ -116,6 +117,7 @@ static void count_ops(nicemu_counters *c, const struct op *ops, u32 n, u64 runs)
             continue;
         const struct insn_row *row = &insn_rows[ops[i].id];
         c->classes[row->cls] += runs;
+        c->cost += runs; /* unit costs: the timing layer's machine data replaces the 1 */
         switch ((enum insn_class)row->cls) {
         case CLASS_LOAD:
             c->loads += runs;
@@ -152,9 +154,8 @@ void hart_counters(const struct hart *h, nicemu_counters *out)
     for (unsigned i = 0; i < BUCKETS; i++)
         for (const struct block *b = h->bucket[i]; b; b = b->chain)
             count_ops(out, b->ops, b->n, b->runs);
-    out->instructions += h->instret;
-    out->elements += h->used - h->instret - h->traps;
-    out->cost += h->cost;
+    out->instructions += hart_instret(h);
+    out->elements += h->elements;
     out->vector_load_bytes += h->vector_load_bytes;
     out->vector_store_bytes += h->vector_store_bytes;
 }
@@ -162,9 +163,8 @@ void hart_counters(const struct hart *h, nicemu_counters *out)
 void hart_clear_counters(struct hart *h)
 {
     hart_forget_code(h);
-    h->done = (nicemu_counters){.instructions = -h->instret, /* what hart_counters adds again */
-                                .elements = -(h->used - h->instret - h->traps),
-                                .cost = -h->cost,
+    h->done = (nicemu_counters){.instructions = -hart_instret(h), /* what hart_counters adds again */
+                                .elements = -h->elements,
                                 .vector_load_bytes = -h->vector_load_bytes,
                                 .vector_store_bytes = -h->vector_store_bytes};
 }
@@ -195,17 +195,7 @@ size_t hart_step_bytes(void)
     return sizeof(struct block) + 2 * sizeof(struct op);
 }
 
-/* ---- accounting and traps ------------------------------------------------------------------------ */
-
-/* The block was charged in full when it began; take back all but its first k instructions. */
-static void charge_only(struct hart *h, struct block *b, u32 k)
-{
-    h->used -= b->n - k;
-    h->instret -= b->n - k;
-    h->cost -= b->n - k;
-    b->runs--;
-    count_ops(&h->done, b->ops, k, 1);
-}
+/* ---- traps --------------------------------------------------------------------------------------- */
 
 /* Enter the guest's trap handler; false when it has none that could run. */
 static bool enter_handler(struct hart *h, u64 pc)
@@ -226,6 +216,77 @@ static bool enter_handler(struct hart *h, u64 pc)
 
 /* ---- the loop --------------------------------------------------------------------------------------- */
 
+/* The block was charged in full when it began; take back all but its first k instructions. */
+static void charge_only(struct hart *h, struct block *b, u32 k)
+{
+    h->used -= b->n - k;
+    b->runs--;
+    count_ops(&h->done, b->ops, k, 1);
+}
+
+/* Run b to its end. */
+static inline int enter(struct hart *h, struct block *b)
+{
+    h->used += b->n;
+    b->runs++;
+    h->block = b;
+    return b->ops[0].fn(h, b->ops);
+}
+
+/* After a block that ended in NX_JUMP or above: false when the run is over and *out says why. */
+static bool leave(struct hart *h, struct block *b, int next, nicemu_stop *out)
+{
+    if (next == NX_JUMP)
+        return true;
+    if (next == NX_FLUSH) {
+        hart_forget_code(h);
+        return true;
+    }
+    u32 k = (u32)(h->trap.op - b->ops);
+    u64 pc = op_pc(h, h->trap.op);
+    if (next == NX_STOP) {
+        charge_only(h, b, k + 1);
+        h->pc = pc + h->trap.op->len;
+        *out = (nicemu_stop){.reason = h->trap.cause, .addr = h->trap.tval};
+        return false;
+    }
+    charge_only(h, b, k);
+    h->used++; /* a trap costs budget, or a handler that traps at once would never end */
+    h->traps++;
+    if (enter_handler(h, pc))
+        return true;
+    h->pc = pc;
+    *out = (nicemu_stop){
+        .reason = NICEMU_STOP_FAULT, .cause = h->trap.cause, .addr = h->trap.tval};
+    return false;
+}
+
+/* Does this instruction change FP or vector state?  All that need a unit do, but stores. */
+static bool writes_unit_state(const struct op *o)
+{
+    enum insn_class cls = insn_rows[o->id].cls;
+    return o->needs && cls != CLASS_STORE && cls != CLASS_VSTORE;
+}
+
+/* One instruction at h->pc, for what whole blocks cannot do: the last instructions of a budget, the
+ * instruction that meets a unit which is off, and the first to make a unit's state dirty. */
+static bool single_step(struct hart *h, nicemu_stop *out)
+{
+    struct block *b = h->step;
+    decode_block(h, b, h->pc, 1);
+    if (b->needs & h->missing)
+        b->ops[0].fn = x_illegal;
+    int next = enter(h, b);
+    if (next <= NX_TAKEN)
+        h->pc = next == NX_TAKEN ? b->taken_pc : b->end_pc;
+    if (next <= NX_FLUSH) {
+        count_ops(&h->done, b->ops, b->n, 1);
+        if (writes_unit_state(&b->ops[0]))
+            hart_mark_dirty(h, b->needs);
+    }
+    return next <= NX_TAKEN || leave(h, b, next, out);
+}
+
 static struct block *successor(struct hart *h, struct block *b, int which)
 {
     u64 pc = which == NX_TAKEN ? b->taken_pc : b->end_pc;
@@ -236,104 +297,48 @@ static struct block *successor(struct hart *h, struct block *b, int which)
     return next;
 }
 
-/* Does this one-instruction block change FP or vector state?  All that need a unit do, but stores. */
-static bool writes_unit_state(const struct block *b)
+static void run_blocks(struct hart *h, nicemu_stop *out)
 {
-    enum insn_class cls = insn_rows[b->ops[0].id].cls;
-    return b->needs && cls != CLASS_STORE && cls != CLASS_VSTORE;
-}
-
-/* One instruction, for what whole blocks cannot do: the last instructions of a budget, the
- * instruction that meets a unit which is off, and the first to make a unit's state dirty. */
-static struct block *single_step(struct hart *h, u64 pc)
-{
-    struct block *b = h->step;
-    decode_block(h, b, pc, 1);
-    if (b->needs & h->missing)
-        b->ops[0].fn = x_illegal;
-    return b;
-}
-
-void hart_run(struct hart *h, u64 budget, nicemu_stop *out)
-{
-    u64 instret = h->instret, used = h->used, traps = h->traps;
-    u64 room = UINT64_MAX - h->used;
-    h->limit = h->used + (budget < room ? budget : room);
-    *out = (nicemu_stop){.reason = NICEMU_STOP_BUDGET};
-    fp_env_enter(h);
-
     struct block *b = NULL; /* NULL: find the block at h->pc */
     for (;;) {
         if (!b) {
             if (unlikely(h->pc == RETURN_PC && h->calling)) {
                 out->reason = NICEMU_STOP_RETURN;
-                break;
+                return;
             }
             b = block_at(h, h->pc);
         }
-        bool stepping = h->limit - h->used < b->bound || (b->needs & (h->missing | h->clean));
-        if (unlikely(stepping)) {
+        if (unlikely(h->limit - h->used < b->bound || b->needs & h->watch)) {
             h->pc = b->pc;
-            if (h->used >= h->limit)
-                break;
-            b = single_step(h, h->pc);
-        }
-        h->used += b->n;
-        h->instret += b->n;
-        h->cost += b->cost;
-        b->runs++;
-        h->block = b;
-        int next = b->ops[0].fn(h, b->ops);
-        if (unlikely(stepping) && next <= NX_JUMP) {
-            if (next != NX_JUMP)
-                h->pc = next == NX_TAKEN ? b->taken_pc : b->end_pc;
-            count_ops(&h->done, b->ops, b->n, 1);
-            if (writes_unit_state(b))
-                hart_mark_dirty(h, b->needs);
+            if (h->used >= h->limit || !single_step(h, out))
+                return;
             b = NULL;
             continue;
         }
+        int next = enter(h, b);
         if (likely(next <= NX_TAKEN)) {
             struct block *to = b->succ[next];
             b = likely(to != NULL) ? to : successor(h, b, next);
             continue;
         }
-        if (next == NX_JUMP) {
-            b = NULL;
-            continue;
-        }
-        if (next == NX_FLUSH) {
-            if (stepping)
-                count_ops(&h->done, b->ops, b->n, 1);
-            hart_forget_code(h);
-            b = NULL;
-            continue;
-        }
-        u32 k = (u32)(h->trap.op - b->ops);
-        u64 pc = op_pc(h, h->trap.op);
-        if (next == NX_STOP) {
-            charge_only(h, b, k + 1);
-            h->pc = pc + h->trap.op->len;
-            out->reason = h->trap.cause;
-            out->addr = h->trap.tval;
-            break;
-        }
-        charge_only(h, b, k);
-        h->used++; /* a trap costs budget, or a handler that traps at once would never end */
-        h->traps++;
-        if (!enter_handler(h, pc)) {
-            h->pc = pc;
-            out->reason = NICEMU_STOP_FAULT;
-            out->cause = h->trap.cause;
-            out->addr = h->trap.tval;
-            break;
-        }
+        if (!leave(h, b, next, out))
+            return;
         b = NULL;
     }
+}
+
+void hart_run(struct hart *h, u64 budget, nicemu_stop *out)
+{
+    u64 instret = hart_instret(h), elements = h->elements;
+    u64 room = UINT64_MAX - h->used;
+    h->limit = h->used + (budget < room ? budget : room);
+    *out = (nicemu_stop){.reason = NICEMU_STOP_BUDGET};
+    fp_env_enter(h);
+    run_blocks(h, out);
     fp_env_leave(h);
     out->pc = h->pc;
-    out->instructions = h->instret - instret;
-    out->elements = (h->used - used) - out->instructions - (h->traps - traps);
+    out->instructions = hart_instret(h) - instret;
+    out->elements = h->elements - elements;
 }
 
 enum { REG_RA = 1, REG_SP = 2, REG_A0 = 10 };
