@@ -11,6 +11,7 @@
 #define NICEMU_HART_H
 
 #include "base.h"
+#include "fp.h"
 #include "mem.h"
 #include "nicemu.h"
 
@@ -63,11 +64,6 @@ enum cause {
 #define MSTATUS_TW (1ull << 21)
 #define MSTATUS_UXL64 (2ull << 32)
 #define MSTATUS_SD (1ull << 63)
-
-/* Rounding modes as encoded in rm and frm. */
-enum rounding { RNE = 0, RTZ = 1, RDN = 2, RUP = 3, RMM = 4, RM_DYNAMIC = 7 };
-/* fflags bits */
-enum fflag { NX = 1, UF = 2, OF = 4, DZ = 8, NV = 16 };
 
 /* ---- decoded code ------------------------------------------------------------------------ */
 struct hart;
