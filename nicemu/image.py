@@ -1,0 +1,298 @@
+"""The kernel image: what a reduce op is to a core, as bytes.
+
+Owns: the ABI's constants (entries, context block, presets), the image and its file layout, the
+image cache.  The byte-exact description is guide/images.md.  Making code is compile's task,
+running it nic's.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import struct
+import tempfile
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType
+
+from nicemu.dtypes import FORMATS, Format, format_of
+from nicemu.errors import ArgumentError, ImageError
+
+__all__ = [
+    "ABI_VERSION",
+    "ALIGNMENT",
+    "CONTEXT_FIELDS",
+    "CONTEXT_SIZE",
+    "ENTRIES",
+    "FAN_INS",
+    "PRESETS",
+    "REQUIRED",
+    "Context",
+    "KernelImage",
+    "cache_dir",
+    "cached",
+    "preset_formats",
+]
+
+ABI_VERSION = 1
+ALIGNMENT = 64  # of accumulator, payloads, destination and context block, in bytes
+
+# ---- entries ---------------------------------------------------------------------------------
+REQUIRED: tuple[str, ...] = ("first", "load", "acc", "merge", "emit", "finish")
+FAN_INS: tuple[int, ...] = (2, 4, 8)
+REDUCING: tuple[str, ...] = ("first", "load", "acc", "merge")
+ENTRIES: tuple[str, ...] = REQUIRED + tuple(f"{e}{k}" for e in REDUCING for k in FAN_INS)
+
+# ---- context block -----------------------------------------------------------------------------
+CONTEXT_SIZE = 64
+# field: (offset, bytes); little-endian unsigned; the rest of the block is zero
+CONTEXT_FIELDS: dict[str, tuple[int, int]] = {
+    "abi": (0, 4),
+    "contributors": (4, 4),
+    "rank": (8, 4),
+    "device": (12, 4),
+    "child": (16, 4),
+    "seq": (20, 4),
+    "chunk": (24, 4),
+    "group": (28, 4),
+    "element": (32, 8),
+    "seed": (40, 8),
+}
+
+
+@dataclass(frozen=True)
+class Context:
+    """What a handler may know about the call; defined by the collective, never by arrival.
+
+    Attributes:
+        contributors: workers whose elements are in the accumulator once the call is done; avg's
+            finish divides by it (1 or more; exact up to 2**24, rounded to float32 above).
+        rank: of the worker the payload comes from; of a fan-in call, of its first payload.
+        device: number of the device that runs the handler.
+        child: index of the payload's child at this device; of a fan-in call, of its first.
+        seq: number of the collective in its group.
+        chunk: number of the chunk in the collective.
+        group: workers in the group.
+        element: index of the first element in the caller's whole array.
+        seed: of the collective, for stochastic ops.
+    """
+
+    contributors: int = 1
+    rank: int = 0
+    device: int = 0
+    child: int = 0
+    seq: int = 0
+    chunk: int = 0
+    group: int = 1
+    element: int = 0
+    seed: int = 0
+
+    def pack(self) -> bytes:
+        """The context block, 64 bytes.
+
+        Raises:
+            ArgumentError: a field is negative or too large for its bytes.
+        """
+        block = bytearray(CONTEXT_SIZE)
+        for name, (offset, size) in CONTEXT_FIELDS.items():
+            value = ABI_VERSION if name == "abi" else getattr(self, name)
+            if not 0 <= value < 1 << 8 * size:
+                raise ArgumentError(f"context {name}={value}: use 0..{(1 << 8 * size) - 1}")
+            block[offset : offset + size] = value.to_bytes(size, "little")
+        return bytes(block)
+
+
+# ---- presets -----------------------------------------------------------------------------------
+# preset: (accumulator, partial); None = the element's own format
+PRESETS: dict[str, tuple[str | None, str | None]] = {
+    "wide": ("float32", "float32"),
+    "per-hop": ("float32", None),
+    "per-add": (None, None),
+}
+
+
+def preset_formats(element: str | Format, preset: str) -> tuple[Format, Format, Format, Format]:
+    """Element, accumulator, partial and result format of a preset.
+
+    Raises:
+        ArgumentError: unknown element format or preset.
+    """
+    row = element if isinstance(element, Format) else format_of(element)
+    if preset not in PRESETS:
+        raise ArgumentError(f"preset {preset!r} is unknown: use one of {', '.join(PRESETS)}")
+    accumulator, partial = PRESETS[preset]
+    return row, format_of(accumulator or row.name), format_of(partial or row.name), row
+
+
+# ---- the image -----------------------------------------------------------------------------------
+MAX_CODE = 1 << 20
+_NAME = re.compile(r"[a-z][a-z0-9_-]{0,31}")
+_MAGIC = b"nicemu-k"
+_LAYOUT = 1
+# magic, layout version, ABI version, file bytes, code bytes, entries, zero
+_HEADER = struct.Struct("<8sHHIIHH")
+_NAMES = ("op", "preset", "element", "accumulator", "partial", "result")
+_TEXT = struct.Struct("<32s")
+_ENTRY = struct.Struct("<12sI")
+_DIGEST = 32
+
+
+@dataclass(frozen=True)
+class KernelImage:
+    """Position-independent RV64GCV code of one op over one set of formats, for any VLEN.
+
+    Attributes:
+        op: name of the reduce op.
+        preset: name of the numerics preset.
+        element, accumulator, partial, result: format names (rows of nicemu.dtypes).
+        code: the machine code; it needs no relocation and is at most 1 MiB.
+        entries: entry name -> offset in ``code``; two entries may share an offset.
+        abi: version of the calling convention.
+
+    Raises:
+        ImageError: on construction, when a field is outside its range.
+    """
+
+    op: str
+    preset: str
+    element: str
+    accumulator: str
+    partial: str
+    result: str
+    code: bytes = field(repr=False)
+    entries: Mapping[str, int] = field(hash=False)
+    abi: int = ABI_VERSION
+
+    def __post_init__(self) -> None:
+        """Check every field; a constructed image is a valid one."""
+        if self.abi != ABI_VERSION:
+            raise ImageError(f"image ABI version {self.abi}: this release runs {ABI_VERSION}")
+        for name in ("op", "preset"):
+            if not _NAME.fullmatch(getattr(self, name)):
+                raise ImageError(
+                    f"image {name} {getattr(self, name)!r}: use 1..32 of a-z 0-9 _ -, letter first"
+                )
+        known = [f.name for f in FORMATS]
+        for name in ("element", "accumulator", "partial", "result"):
+            if getattr(self, name) not in known:
+                raise ImageError(
+                    f"image {name} format {getattr(self, name)!r}: use one of {', '.join(known)}"
+                )
+        if not 2 <= len(self.code) <= MAX_CODE or len(self.code) % 2:
+            raise ImageError(
+                f"image code of {len(self.code)} bytes: use an even number up to {MAX_CODE}"
+            )
+        for entry in REQUIRED:
+            if entry not in self.entries:
+                raise ImageError(f"image of {self.op} has no entry {entry!r}: it is required")
+        for entry, offset in self.entries.items():
+            if entry not in ENTRIES:
+                raise ImageError(f"image entry {entry!r} is unknown: use {', '.join(ENTRIES)}")
+            if offset % 2 or not 0 <= offset < len(self.code):
+                raise ImageError(
+                    f"image entry {entry!r} at {offset}: use an even offset inside the code"
+                )
+        object.__setattr__(self, "entries", MappingProxyType(dict(self.entries)))
+
+    def fan_ins(self, entry: str = "acc") -> tuple[int, ...]:
+        """How many payloads one call of ``entry`` can take, ascending; 1 is always among them."""
+        return (1, *(k for k in FAN_INS if f"{entry}{k}" in self.entries))
+
+    def to_bytes(self) -> bytes:
+        """The image as a file: layout in guide/images.md, checked by :meth:`from_bytes`."""
+        texts = b"".join(_TEXT.pack(getattr(self, name).encode()) for name in _NAMES)
+        entries = b"".join(_ENTRY.pack(n.encode(), at) for n, at in sorted(self.entries.items()))
+        total = _HEADER.size + len(texts) + len(entries) + len(self.code) + _DIGEST
+        header = _HEADER.pack(
+            _MAGIC, _LAYOUT, self.abi, total, len(self.code), len(self.entries), 0
+        )
+        body = header + texts + entries + self.code
+        return body + hashlib.sha256(body).digest()
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> KernelImage:
+        """Read what :meth:`to_bytes` wrote.
+
+        Raises:
+            ImageError: truncated, damaged, of another version, or with a field out of range.
+        """
+        data = bytes(data)
+        fixed = _HEADER.size + len(_NAMES) * _TEXT.size
+        if len(data) < fixed + _DIGEST:
+            raise ImageError(f"image of {len(data)} bytes is too short: build it again")
+        magic, layout, abi, total, code_size, count, zero = _HEADER.unpack_from(data)
+        if magic != _MAGIC:
+            raise ImageError(f"image begins with {magic!r} and not {_MAGIC!r}: not a kernel image")
+        if layout != _LAYOUT:
+            raise ImageError(f"image layout version {layout}: this release reads {_LAYOUT}")
+        code_at = fixed + count * _ENTRY.size
+        if total != len(data) or zero or total != code_at + code_size + _DIGEST:
+            raise ImageError(f"image sizes do not add up to its {len(data)} bytes: build it again")
+        if hashlib.sha256(data[:-_DIGEST]).digest() != data[-_DIGEST:]:
+            raise ImageError("image is damaged (SHA-256 differs): build it again")
+        texts = {
+            name: _text(_TEXT.unpack_from(data, _HEADER.size + i * _TEXT.size)[0])
+            for i, name in enumerate(_NAMES)
+        }
+        entries: dict[str, int] = {}
+        for i in range(count):
+            raw, offset = _ENTRY.unpack_from(data, fixed + i * _ENTRY.size)
+            entry = _text(raw)
+            if entry in entries:
+                raise ImageError(f"image has entry {entry!r} twice: build it again")
+            entries[entry] = offset
+        return cls(**texts, code=data[code_at : code_at + code_size], entries=entries, abi=abi)
+
+
+def _text(raw: bytes) -> str:
+    """ASCII text padded with zeros to its field."""
+    text, _, rest = raw.partition(b"\0")
+    if not text.isascii() or rest.strip(b"\0"):
+        raise ImageError(f"image text {raw!r} is not ASCII padded with zeros: build it again")
+    return text.decode()
+
+
+# ---- the cache -----------------------------------------------------------------------------------
+def cache_dir() -> Path | None:
+    """Where images are kept: $NICEMU_CACHE_DIR, or ``nicemu`` in the XDG cache directory.
+
+    None when the user has no home directory.
+    """
+    if own := os.environ.get("NICEMU_CACHE_DIR"):
+        return Path(own)
+    xdg = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    if xdg.is_absolute():  # the XDG specification: ignore relative paths
+        return xdg / "nicemu"
+    try:
+        return Path.home() / ".cache" / "nicemu"
+    except RuntimeError:
+        return None
+
+
+def cached(key: str, build: Callable[[], KernelImage]) -> KernelImage:
+    """The image stored under ``key`` (a file name), or the built one, which is then stored.
+
+    A damaged file is built again.  Files appear whole or not at all, so processes may race; where
+    the directory cannot be used, the image is built and not kept.
+    """
+    directory = cache_dir()
+    if directory is None:
+        return build()
+    path = directory / f"{key}.image"
+    with suppress(OSError, ImageError):
+        return KernelImage.from_bytes(path.read_bytes())
+    image = build()
+    with suppress(OSError):
+        directory.mkdir(parents=True, exist_ok=True)
+        handle, temporary = tempfile.mkstemp(dir=directory, prefix=f"{key}.", suffix=".part")
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(image.to_bytes())
+            Path(temporary).replace(path)
+        except OSError:
+            with suppress(OSError):
+                Path(temporary).unlink()
+    return image
