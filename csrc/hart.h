@@ -3,7 +3,7 @@
  * Owns: struct hart, struct op, struct block, traps.  Machine-wide things (who maps what, which
  * hart runs next) belong in cores.c.
  *
- * An instruction body is a function `int x_NAME(struct hart *h, const struct op *o)`.  It ends in
+ * An instruction body is a function `int x_NAME(struct hart *h, const struct op *o, u64 last)`.  It ends in
  * `return NEXT;`, a tail call of the next instruction of its block, or returns one of enum next.
  * Without tail-call optimisation the host stack grows by one frame an instruction, up to the end
  * of the block (MAX_BLOCK), so nothing depends on the optimiser. */
@@ -68,7 +68,7 @@ enum cause {
 /* ---- decoded code ------------------------------------------------------------------------ */
 struct hart;
 struct op;
-typedef int (*op_fn)(struct hart *h, const struct op *o);
+typedef int (*op_fn)(struct hart *h, const struct op *o, u64 last);
 
 struct op {
     op_fn fn;
@@ -191,8 +191,12 @@ struct hart {
 #define RETURN_PC 0xfffffffffffff000ull
 
 /* ---- vocabulary of the bodies -------------------------------------------------------------- */
-#define BODY(name) int x_##name(struct hart *h, const struct op *o)
-#define NEXT o[1].fn(h, o + 1)
+#define BODY(name)                                                                                 \
+    int x_##name(struct hart *h, const struct op *o, __attribute__((unused)) u64 last)
+#define NEXT o[1].fn(h, o + 1, 0)
+/* The same after writing v to rd: a body chosen by exec_fuse.c may take v from there instead of
+ * reading it back from memory.  No other body looks at `last`. */
+#define NEXT_VALUE(v) o[1].fn(h, o + 1, v)
 #define RD h->x[o->rd]
 #define RS1 h->x[o->rs1]
 #define RS2 h->x[o->rs2]
@@ -249,15 +253,15 @@ static inline void count_elements(struct hart *h, u64 n)
 }
 
 /* ---- the other files of a hart ---------------------------------------------------------------- */
-#define INSN(id, fmt, match, mask, ext, cls, exec, arg) int x_##exec(struct hart *, const struct op *);
+#define INSN(id, fmt, match, mask, ext, cls, exec, arg) int x_##exec(struct hart *, const struct op *, u64);
 #include "insn.def"
 #undef INSN
-int x_end(struct hart *h, const struct op *o); /* end of a block that does not branch */
-int x_illegal(struct hart *h, const struct op *o); /* no such instruction */
-int x_fetch_fault(struct hart *h, const struct op *o); /* imm = the address out of reach */
+int x_end(struct hart *h, const struct op *o, u64 last); /* end of a block that does not branch */
+int x_illegal(struct hart *h, const struct op *o, u64 last); /* no such instruction */
+int x_fetch_fault(struct hart *h, const struct op *o, u64 last); /* imm = the address out of reach */
 
 /* exec_fuse.c */
-void fuse_pairs(struct block *b);
+void fuse(struct block *b); /* pick faster forms of the integer instructions of a new block */
 
 /* run.c */
 void hart_run(struct hart *h, u64 budget, nicemu_stop *out);

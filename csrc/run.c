@@ -13,6 +13,7 @@ BODY(end)
 {
     (void)h;
     (void)o;
+    (void)last;
     return NX_FALL;
 }
 
@@ -106,7 +107,7 @@ static void decode_block(const struct hart *h, struct block *b, u64 pc, u32 max)
     b->bound += b->n;
     b->end_pc = at;
     b->ops[b->n] = (struct op){.fn = x_end, .id = INSN_COUNT};
-    fuse_pairs(b);
+    fuse(b);
 }
 
 /* Add `runs` executions of the first n instructions. */
@@ -230,7 +231,7 @@ static inline int enter(struct hart *h, struct block *b)
     h->used += b->n;
     b->runs++;
     h->block = b;
-    return b->ops[0].fn(h, b->ops);
+    return b->ops[0].fn(h, b->ops, 0);
 }
 
 /* After a block that ended in NX_JUMP or above: false when the run is over and *out says why. */
