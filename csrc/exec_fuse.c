@@ -84,7 +84,7 @@ static const struct pair {
         RD = alu_##first(RS1, ALU_B_##operands);                                                   \
         o++;                                                                                       \
         u64 a = RS1, b = RS2;                                                                      \
-        return (cond) ? NX_TAKEN : NX_FALL;                                                        \
+        return follow(h, (cond) ? NX_TAKEN : NX_FALL);                                             \
     }
 TWO(addi, addi, IMM)
 TWO(addi, add, REG)

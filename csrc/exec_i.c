@@ -25,7 +25,7 @@ BODY(li)
     BODY(name)                                                                                     \
     {                                                                                              \
         u64 a = RS1, b = RS2;                                                                      \
-        return (cond) ? NX_TAKEN : NX_FALL;                                                        \
+        return follow(h, (cond) ? NX_TAKEN : NX_FALL);                                             \
     }
 BRANCH(beq, a == b)
 BRANCH(bne, a != b)
@@ -37,7 +37,7 @@ BRANCH(bgeu, a >= b)
 BODY(jal)
 {
     RD = op_next_pc(h, o);
-    return NX_TAKEN;
+    return follow(h, NX_TAKEN);
 }
 
 BODY(jalr)

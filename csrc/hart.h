@@ -150,6 +150,7 @@ struct hart {
     /* budget and counters */
     u64 used; /* retired instructions + active vector elements + traps taken */
     u64 limit; /* an instruction begins only while used < limit */
+    u64 turn_end; /* at most limit: how far blocks may follow one another outside the run loop */
     u64 elements, traps; /* parts of `used`; the rest is retired instructions */
     u64 vector_load_bytes, vector_store_bytes;
 
@@ -244,6 +245,23 @@ int stop_htif(struct hart *h, const struct op *o, u64 addr);
 static inline u64 hart_instret(const struct hart *h)
 {
     return h->used - h->elements - h->traps;
+}
+/* Begin block b, charging it in full. */
+static inline int enter_block(struct hart *h, struct block *b)
+{
+    h->used += b->n;
+    b->runs++;
+    h->block = b;
+    return b->ops[0].fn(h, b->ops, 0);
+}
+/* The end of a block that branches: go on with the next one, or leave that to the run loop, which
+ * knows all cases and keeps the host stack short where tail calls are not made. */
+static inline int follow(struct hart *h, enum next which)
+{
+    struct block *to = h->block->succ[which];
+    if (likely(to && (i64)to->bound <= (i64)(h->turn_end - h->used) && !(to->needs & h->watch)))
+        return enter_block(h, to);
+    return (int)which;
 }
 /* Every vector instruction calls this with the number of its active body elements. */
 static inline void count_elements(struct hart *h, u64 n)

@@ -225,15 +225,6 @@ static void charge_only(struct hart *h, struct block *b, u32 k)
     count_ops(&h->done, b->ops, k, 1);
 }
 
-/* Run b to its end. */
-static inline int enter(struct hart *h, struct block *b)
-{
-    h->used += b->n;
-    b->runs++;
-    h->block = b;
-    return b->ops[0].fn(h, b->ops, 0);
-}
-
 /* After a block that ended in NX_JUMP or above: false when the run is over and *out says why. */
 static bool leave(struct hart *h, struct block *b, int next, nicemu_stop *out)
 {
@@ -277,7 +268,8 @@ static bool single_step(struct hart *h, nicemu_stop *out)
     decode_block(h, b, h->pc, 1);
     if (b->needs & h->missing)
         b->ops[0].fn = x_illegal;
-    int next = enter(h, b);
+    h->turn_end = h->used; /* the step block has no successors, but be plain about it */
+    int next = enter_block(h, b);
     if (next <= NX_TAKEN)
         h->pc = next == NX_TAKEN ? b->taken_pc : b->end_pc;
     if (next <= NX_FLUSH) {
@@ -298,6 +290,9 @@ static struct block *successor(struct hart *h, struct block *b, int which)
     return next;
 }
 
+/* Most instructions + elements between two visits of the run loop. */
+enum { TURN = 1024 };
+
 static void run_blocks(struct hart *h, nicemu_stop *out)
 {
     struct block *b = NULL; /* NULL: find the block at h->pc */
@@ -316,7 +311,9 @@ static void run_blocks(struct hart *h, nicemu_stop *out)
             b = NULL;
             continue;
         }
-        int next = enter(h, b);
+        h->turn_end = h->limit - h->used < TURN ? h->limit : h->used + TURN;
+        int next = enter_block(h, b);
+        b = h->block; /* the last of those that followed */
         if (likely(next <= NX_TAKEN)) {
             struct block *to = b->succ[next];
             b = likely(to != NULL) ? to : successor(h, b, next);
