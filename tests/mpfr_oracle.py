@@ -277,9 +277,7 @@ def compare(name: str, f: Format, a: Bits, b: Bits) -> tuple[Bits, Flags]:
     x, y = to_float(f, a), to_float(f, b)
     with np.errstate(invalid="ignore"):
         out = {"eq": x == y, "lt": x < y, "le": x <= y}[name]
-    invalid = (
-        is_snan(f, a) | is_snan(f, b) if name == "eq" else is_nan(f, a) | is_nan(f, b)
-    )
+    invalid = is_snan(f, a) | is_snan(f, b) if name == "eq" else is_nan(f, a) | is_nan(f, b)
     return out.astype(np.uint64), np.where(invalid, NV, 0).astype(np.uint8)
 
 
