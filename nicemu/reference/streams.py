@@ -202,6 +202,7 @@ def _narrow(values: Array, fmt: Format) -> Array:
     bits = values.view(u)
     mag = bits & u((1 << (8 * values.itemsize - 1)) - 1)
     nan = values != values
+    out: Array
     if fraction == fmt.fraction_bits:  # float32 to float32
         out = bits.copy()
     else:
@@ -219,7 +220,8 @@ def _narrow(values: Array, fmt: Format) -> Array:
         out = np.minimum(out, u(_infinity(fmt)))
         out |= (bits >> u(8 * values.itemsize - 1)) << u(8 * fmt.size - 1)
     out[nan] = fmt.canonical_nan
-    return out.astype(fmt.bits_dtype, copy=False)
+    narrow: Array = out.astype(fmt.bits_dtype, copy=False)
+    return narrow
 
 
 # ---- the true value -------------------------------------------------------------------------
