@@ -131,6 +131,43 @@ int nicemu_call(nicemu_cores *cores, uint32_t hart, uint64_t pc, uint64_t sp,
 int nicemu_counters_get(nicemu_cores *cores, uint32_t hart, nicemu_counters *out);
 int nicemu_counters_clear(nicemu_cores *cores, uint32_t hart);
 
+/* ---- the device ------------------------------------------------------------------------- */
+/* Handler entries by fan-in: [k] takes k payloads in one call, 0 where the image has none. */
+enum { NICEMU_MAX_FAN_IN = 8 };
+
+/* Streams of elements to be reduced in order into one, chunk by chunk.  Chunk c belongs to hart
+ * c mod harts.  Addresses are the harts' own: `stride` apart from hart to hart. */
+typedef struct {
+    uint64_t first[9], acc[9]; /* pcs; [1] must exist */
+    uint64_t finish; /* pc */
+    uint64_t accumulator, payloads, destination; /* in the scratchpad of hart 0; payload i at
+                                                    payloads + i * payload_room */
+    uint64_t arguments; /* of hart 0: 64 bytes of context block, then the pointer table */
+    uint64_t stack_top; /* of hart 0 */
+    uint64_t scratch_stride, arguments_stride, stack_stride;
+    uint64_t payload_room; /* bytes between payload slots */
+    uint64_t budget; /* per handler call */
+    uint8_t context[64]; /* of every call; `element` and `chunk` are filled in */
+    uint32_t element_bytes, result_bytes;
+    uint32_t streams;
+    uint64_t count; /* elements per stream */
+    uint64_t chunk; /* elements per packet */
+    const void *const *inputs; /* one pointer per stream */
+    void *result;
+} nicemu_reduction;
+
+/* Where a reduction ended early. */
+typedef struct {
+    nicemu_stop stop; /* reason RETURN: every call returned */
+    uint64_t status; /* nonzero a0 of the handler that ended it */
+    uint64_t chunk; /* number of the chunk it was working on */
+} nicemu_reduction_end;
+
+/* Reduce the chunks from..to-1 that belong to the harts of `hart_mask`, in order.  Calls with
+ * disjoint masks may run at the same time on different host threads. */
+int nicemu_reduce(nicemu_cores *cores, const nicemu_reduction *job, uint64_t hart_mask,
+                  uint64_t from, uint64_t to, nicemu_reduction_end *out);
+
 /* ---- instructions as text --------------------------------------------------------------- */
 /* Row of the instruction in `word`, or NICEMU_EILLEGAL. */
 int nicemu_decode(const nicemu_cores *cores, uint32_t word);

@@ -1,1 +1,72 @@
 """nicemu: a SmartNIC whose eight RISC-V cores reduce gradients, emulated to the bit."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from nicemu.builtin import kernel
+    from nicemu.dtypes import bfloat16, float16, float32
+    from nicemu.errors import (
+        ArgumentError,
+        Fault,
+        FaultError,
+        FileFormatError,
+        ImageError,
+        NicemuError,
+    )
+    from nicemu.image import Context, KernelImage
+    from nicemu.machine import MACHINES, Machine
+    from nicemu.nic import Nic, ReduceResult
+
+__version__ = "0.1.0"
+
+# public name -> module that has it; loaded when first used, so that importing nicemu is light
+_WHERE = {
+    "kernel": "builtin",
+    "bfloat16": "dtypes",
+    "float16": "dtypes",
+    "float32": "dtypes",
+    "ArgumentError": "errors",
+    "Fault": "errors",
+    "FaultError": "errors",
+    "FileFormatError": "errors",
+    "ImageError": "errors",
+    "NicemuError": "errors",
+    "Context": "image",
+    "KernelImage": "image",
+    "MACHINES": "machine",
+    "Machine": "machine",
+    "Nic": "nic",
+    "ReduceResult": "nic",
+}
+
+__all__ = [
+    "MACHINES",
+    "ArgumentError",
+    "Context",
+    "Fault",
+    "FaultError",
+    "FileFormatError",
+    "ImageError",
+    "KernelImage",
+    "Machine",
+    "Nic",
+    "NicemuError",
+    "ReduceResult",
+    "bfloat16",
+    "float16",
+    "float32",
+    "kernel",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _WHERE:
+        raise AttributeError(f"module 'nicemu' has no attribute {name!r}")
+    return getattr(import_module(f"nicemu.{_WHERE[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_WHERE])

@@ -33,6 +33,7 @@ __all__ = [
     "csrs",
     "extension_names",
     "instructions",
+    "stop_of",
 ]
 
 R: int = lib.NICEMU_R
@@ -402,7 +403,7 @@ class Cores:
         """Run one hart while instructions + active vector elements are below ``budget``."""
         out = ffi.new("nicemu_stop *")
         _check(lib.nicemu_run(self._cores, hart, budget, out), f"hart {hart}")
-        return _stop(hart, out)
+        return stop_of(hart, out)
 
     def run_round_robin(
         self, quantum: int, budget: int, harts: Sequence[int] | None = None
@@ -414,7 +415,7 @@ class Cores:
             self._cores, self._mask(harts), quantum, budget, which, out
         )
         _check(code, f"quantum {quantum}")
-        return _stop(which[0], out)
+        return stop_of(which[0], out)
 
     def call(
         self, pc: int, args: Sequence[int] = (), *, sp: int, budget: int, hart: int = 0
@@ -423,7 +424,7 @@ class Cores:
         values = ffi.new("uint64_t[4]", [a & (2**64 - 1) for a in args])
         out = ffi.new("nicemu_stop *")
         _check(lib.nicemu_call(self._cores, hart, pc, sp, values, budget, out), f"pc {pc:#x}")
-        return _stop(hart, out)
+        return stop_of(hart, out)
 
     def counters(self, hart: int = 0) -> Counters:
         """What the hart has done since the counters were cleared."""
@@ -453,7 +454,8 @@ class Cores:
         return _text(text), _check(size, f"word {word:#x}")
 
 
-def _stop(hart: int, out: Any) -> Stop:
+def stop_of(hart: int, out: Any) -> Stop:
+    """A C nicemu_stop of one hart as a Stop."""
     return Stop(
         reason=out.reason,
         hart=int(hart),

@@ -14,7 +14,7 @@ from nicemu.dtypes import Format, format_of
 from nicemu.errors import ArgumentError
 from nicemu.image import KernelImage
 
-__all__ = ["OPS", "image"]
+__all__ = ["OPS", "kernel"]
 
 _ADD = "%r = fadd {T} %a, %b"
 
@@ -32,7 +32,7 @@ OPS: dict[str, Op] = {
 }
 
 
-def image(op: str, element: str | np.dtype | type | Format, preset: str = "wide") -> KernelImage:
+def kernel(op: str, element: str | np.dtype | type | Format, preset: str = "wide") -> KernelImage:
     """The kernel image of a built-in op, built when first asked for and kept in the cache.
 
     Args:

@@ -1,0 +1,131 @@
+/* nic.c: the device: what happens to the packets of a chunk between the wire and the wire.
+ * Owns: the order of the stations (DMA in, handlers in child order, DMA out).  What a handler
+ * computes is machine code in the image; nothing is added here. */
+#include "cores.h"
+
+enum { CONTEXT_CHUNK = 24, CONTEXT_ELEMENT = 32, CONTEXT_BYTES = 64 };
+
+/* One core as the DMA engine sees it: host addresses of its memory, guest addresses for its
+ * handlers. */
+struct station {
+    struct hart *hart;
+    u64 accumulator, payloads, destination, arguments, stack_top;
+    u8 *host_payloads, *host_destination, *host_arguments;
+};
+
+static u8 *reach(const struct hart *h, u64 addr, u64 n)
+{
+    u64 bad;
+    return map_bytes(&h->map, addr, n, NICEMU_R, &bad);
+}
+
+/* False when the job's addresses are not all inside the core's own regions. */
+static bool station_open(struct station *s, struct hart *h, const nicemu_reduction *job)
+{
+    u64 scratch = h->id * job->scratch_stride;
+    s->hart = h;
+    s->accumulator = job->accumulator + scratch;
+    s->payloads = job->payloads + scratch;
+    s->destination = job->destination + scratch;
+    s->arguments = job->arguments + h->id * job->arguments_stride;
+    s->stack_top = job->stack_top + h->id * job->stack_stride;
+    s->host_payloads = reach(h, s->payloads, job->payload_room * NICEMU_MAX_FAN_IN);
+    s->host_destination = reach(h, s->destination, job->chunk * job->result_bytes);
+    s->host_arguments = reach(h, s->arguments, CONTEXT_BYTES + 8 * NICEMU_MAX_FAN_IN);
+    return s->host_payloads && s->host_destination && s->host_arguments;
+}
+
+static void put_u32(u8 *p, u32 v)
+{
+    memcpy(p, &v, sizeof v);
+}
+static void put_u64(u8 *p, u64 v)
+{
+    memcpy(p, &v, sizeof v);
+}
+
+/* Run one handler to its end; true when it returned 0. */
+static bool handle(const struct station *s, const nicemu_reduction *job, u64 pc, u64 count,
+                   nicemu_reduction_end *out)
+{
+    u64 args[4] = {s->accumulator, s->arguments + CONTEXT_BYTES, count, s->arguments};
+    hart_call(s->hart, pc, s->stack_top, args, job->budget, &out->stop);
+    if (out->stop.reason != NICEMU_STOP_RETURN)
+        return false;
+    out->status = s->hart->x[10];
+    return out->status == 0;
+}
+
+/* DMA `k` payloads of a chunk into the scratchpad and have the entry merge them. */
+static bool merge_payloads(const struct station *s, const nicemu_reduction *job, u64 pc,
+                           u32 stream, u32 k, u64 element, u64 count, nicemu_reduction_end *out)
+{
+    u8 *table = s->host_arguments + CONTEXT_BYTES;
+    for (u32 i = 0; i < k; i++) {
+        const u8 *from = (const u8 *)job->inputs[stream + i] + element * job->element_bytes;
+        memcpy(s->host_payloads + i * job->payload_room, from, count * job->element_bytes);
+        put_u64(table + 8 * i, s->payloads + i * job->payload_room);
+    }
+    return handle(s, job, pc, count, out);
+}
+
+static u32 widest(const u64 entries[9], u32 streams)
+{
+    u32 k = streams < NICEMU_MAX_FAN_IN ? streams : NICEMU_MAX_FAN_IN;
+    while (!entries[k])
+        k--;
+    return k;
+}
+
+static bool reduce_chunk(const struct station *s, const nicemu_reduction *job, u64 chunk,
+                         nicemu_reduction_end *out)
+{
+    u64 element = chunk * job->chunk, left = job->count - element;
+    u64 count = left < job->chunk ? left : job->chunk;
+    put_u32(s->host_arguments + CONTEXT_CHUNK, (u32)chunk);
+    u64 origin;
+    memcpy(&origin, job->context + CONTEXT_ELEMENT, sizeof origin);
+    put_u64(s->host_arguments + CONTEXT_ELEMENT, origin + element);
+
+    const u64 *entries = job->first;
+    for (u32 stream = 0, k; stream < job->streams; stream += k) {
+        k = widest(entries, job->streams - stream);
+        if (!merge_payloads(s, job, entries[k], stream, k, element, count, out))
+            return false;
+        entries = job->acc;
+    }
+    put_u64(s->host_arguments + CONTEXT_BYTES, s->destination);
+    if (!handle(s, job, job->finish, count, out))
+        return false;
+    memcpy((u8 *)job->result + element * job->result_bytes, s->host_destination,
+           count * job->result_bytes);
+    return true;
+}
+
+int nicemu_reduce(nicemu_cores *cores, const nicemu_reduction *job, uint64_t hart_mask,
+                  uint64_t from, uint64_t to, nicemu_reduction_end *out)
+{
+    struct station stations[MAX_HARTS];
+    *out = (nicemu_reduction_end){.stop.reason = NICEMU_STOP_RETURN};
+    bool whole = job->streams && job->element_bytes && job->first[1] && job->acc[1] && job->chunk &&
+                 job->chunk <= job->payload_room / job->element_bytes;
+    u64 chunks = whole ? job->count / job->chunk + (job->count % job->chunk != 0) : 0;
+    if (!whole || to > chunks)
+        return NICEMU_EINVAL;
+    for (u32 i = 0; i < cores->n; i++) {
+        if (!(hart_mask >> i & 1))
+            continue;
+        if (!station_open(&stations[i], cores->harts[i], job))
+            return NICEMU_EFAULT;
+        memcpy(stations[i].host_arguments, job->context, CONTEXT_BYTES);
+    }
+    for (u64 chunk = from; chunk < to; chunk++) {
+        u64 core = chunk % cores->n;
+        if (!(hart_mask >> core & 1))
+            continue;
+        out->chunk = chunk;
+        if (!reduce_chunk(&stations[core], job, chunk, out))
+            break;
+    }
+    return NICEMU_OK;
+}

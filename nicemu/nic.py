@@ -1,0 +1,480 @@
+"""The NIC: eight RISC-V cores, their scratchpad, and the image they run.
+
+Owns: the memory map of the device, loading of images, handing packets to cores, and the results.
+Slots, ports and links come with the packet streams; the arithmetic is the image's alone.
+
+Every core sees only its own memory, each region with its own permissions:
+
+=============  =====================================  ===========
+address        what                                   handlers may
+=============  =====================================  ===========
+0x0001_0000    image code, shared                     execute
+0x1000_0000    scratchpad, one slice per core         read, write
+0x3000_0000    context block and payload table        read
+0x5000_0000    stack, one per core                    read, write
+=============  =====================================  ===========
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from nicemu import _core
+from nicemu._core import Cores, Counters, Stop
+from nicemu._nicemu import ffi, lib
+from nicemu.dtypes import Format, format_of
+from nicemu.errors import ArgumentError, FaultError, ImageError
+from nicemu.image import CONTEXT_SIZE, FAN_INS, MAX_CODE, Context, KernelImage
+from nicemu.machine import Machine
+from nicemu.machine import machine as machine_of
+
+__all__ = ["CoreUse", "Handled", "Nic", "ReduceResult"]
+
+CODE = 0x0001_0000
+SCRATCHPAD = 0x1000_0000
+ARGUMENTS = 0x3000_0000
+STACK = 0x5000_0000
+PAGE = 4096
+BATCH = 8 << 20  # bytes of input between two calls of a progress callback
+
+
+@dataclass(frozen=True)
+class Handled:
+    """One handler call that returned.
+
+    Attributes:
+        status: what it returned in a0: 0, or a status that the op defines.
+        accumulator: the accumulator afterwards, shape (count,), accumulator dtype.
+        output: what `emit` or `finish` wrote, shape (count,); None for other entries.
+        instructions: retired.
+        elements: active vector elements.
+    """
+
+    status: int
+    accumulator: np.ndarray
+    output: np.ndarray | None
+    instructions: int
+    elements: int
+
+
+@dataclass(frozen=True)
+class CoreUse:
+    """What one core did in a reduction.
+
+    Attributes:
+        core: its index.
+        packets: payloads it merged.
+        instructions: retired.
+        elements: active vector elements.
+    """
+
+    core: int
+    packets: int
+    instructions: int
+    elements: int
+
+
+@dataclass(frozen=True)
+class ReduceResult:
+    """A reduction of streams into one.
+
+    Attributes:
+        values: shape (count,), the image's result dtype.
+        packets: payloads merged by all cores.
+        bytes_in: bytes of all input streams.
+        seconds: host time of the reduction, not emulated time.
+        cores: what each core did.
+    """
+
+    values: np.ndarray
+    packets: int
+    bytes_in: int
+    seconds: float
+    cores: tuple[CoreUse, ...]
+
+    def __str__(self) -> str:
+        """A small table, one row per core."""
+        head = (
+            f"{self.values.size} elements of {self.values.dtype} from {self.packets} packets, "
+            f"{self.bytes_in} bytes in {self.seconds:.3f} s"
+        )
+        rows = [f"{'core':>4} {'packets':>9} {'instructions':>13} {'elements':>12}"]
+        rows += [
+            f"{c.core:>4} {c.packets:>9} {c.instructions:>13} {c.elements:>12}" for c in self.cores
+        ]
+        return "\n".join([head, *rows])
+
+    def _repr_html_(self) -> str:
+        """The same table for notebooks."""
+        cells = "".join(
+            f"<tr><td>{c.core}</td><td>{c.packets}</td><td>{c.instructions}</td>"
+            f"<td>{c.elements}</td></tr>"
+            for c in self.cores
+        )
+        return (
+            f"<p>{str(self).splitlines()[0]}</p><table><tr><th>core</th><th>packets</th>"
+            f"<th>instructions</th><th>elements</th></tr>{cells}</table>"
+        )
+
+
+@dataclass(frozen=True)
+class _Layout:
+    """Offsets in a scratchpad slice; the accumulator is at 0."""
+
+    payloads: int
+    destination: int
+    room: int
+
+
+def _host_threads() -> int:
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+class Nic:
+    """A device whose cores run one kernel image.
+
+    Example:
+        >>> nic = nicemu.Nic()
+        >>> nic.load(nicemu.kernel("sum", "bfloat16"))
+        >>> nic.reduce([worker0, worker1]).values
+    """
+
+    def __init__(
+        self,
+        machine: str | Machine = "card",
+        *,
+        threads: int | None = None,
+        simd: str = "auto",
+    ) -> None:
+        """Make a device with empty memory.
+
+        Args:
+            machine: preset name or :class:`nicemu.Machine`.
+            threads: host threads for independent cores; None = one per host CPU.  Results do not
+                depend on it.
+            simd: host path: "auto", "portable" or "avx2".  Results do not depend on it.
+
+        Raises:
+            ArgumentError: an argument is out of range.
+        """
+        self.machine = machine_of(machine)
+        if threads is not None and threads < 1:
+            raise ArgumentError(f"threads {threads} is out of range: use 1 or more")
+        self.threads = min(threads or _host_threads(), self.machine.cores)
+        m = self.machine
+        self._cores = Cores(m.cores, m.vlen, simd=simd)
+        self._image: KernelImage | None = None
+        self._loaded = 0
+        self._code = self._cores.map(CODE, MAX_CODE, _core.R | _core.X)
+        self._strides = (m.scratchpad, PAGE, m.stack + PAGE)
+        for core in range(m.cores):
+            scratch, arguments, stack = self._bases(core)
+            self._cores.map(scratch, m.scratchpad, _core.R | _core.W, [core])
+            self._cores.map(arguments, PAGE, _core.R, [core])
+            self._cores.map(stack, m.stack, _core.R | _core.W, [core])
+
+    def _bases(self, core: int) -> tuple[int, int, int]:
+        scratch, arguments, stack = self._strides
+        return SCRATCHPAD + core * scratch, ARGUMENTS + core * arguments, STACK + core * stack
+
+    @property
+    def image(self) -> KernelImage:
+        """The loaded image.
+
+        Raises:
+            ImageError: none is loaded.
+        """
+        if self._image is None:
+            raise ImageError("no image is loaded: call Nic.load(nicemu.kernel(op, element)) first")
+        return self._image
+
+    def load(self, image: KernelImage) -> None:
+        """Put an image into the code memory of all cores, in place of the one before."""
+        self._cores.write(CODE, image.code + bytes(max(0, self._loaded - len(image.code))))
+        self._loaded = len(image.code)
+        self._image = image
+
+    def read(self, address: int, size: int, core: int = 0) -> bytes:
+        """Memory as core ``core`` addresses it.
+
+        Raises:
+            ArgumentError: not all inside one region of that core.
+        """
+        return self._cores.read(address, size, self._checked(core))
+
+    def write(self, address: int, data: bytes, core: int = 0) -> None:
+        """Write memory as core ``core`` addresses it, whatever the handler's permissions.
+
+        Raises:
+            ArgumentError: not all inside one region of that core.
+        """
+        self._cores.write(address, data, self._checked(core))
+
+    def counters(self, core: int) -> Counters:
+        """What a core has done since the device was made or :meth:`clear_counters` was called."""
+        return self._cores.counters(self._checked(core))
+
+    def clear_counters(self) -> None:
+        """Start counting from zero on every core."""
+        for core in range(self.machine.cores):
+            self._cores.clear_counters(core)
+
+    def _checked(self, core: int) -> int:
+        if not 0 <= core < self.machine.cores:
+            raise ArgumentError(f"core {core} does not exist: use 0..{self.machine.cores - 1}")
+        return core
+
+    # ---- one handler call ------------------------------------------------------------------------
+
+    def handle(
+        self,
+        entry: str,
+        payloads: Sequence[np.ndarray] = (),
+        *,
+        accumulator: np.ndarray | None = None,
+        count: int | None = None,
+        core: int = 0,
+        context: Context | None = None,
+    ) -> Handled:
+        """Run one entry of the image on one core, as a packet's arrival would.
+
+        Args:
+            entry: name of an entry, e.g. "first", "acc4", "finish".
+            payloads: 1-D arrays of equal length, in child order (none for emit and finish).
+            accumulator: written before the call; None leaves what the last call left.
+            count: elements; default: the length of the payloads or of the accumulator.
+            core: which core.
+            context: what the handler may know; default: one contributor.
+
+        Raises:
+            ArgumentError: no such entry, core or fan-in, or arrays that do not fit.
+            FaultError: the handler trapped or used up its budget.
+        """
+        image = self.image
+        if entry not in image.entries:
+            raise ArgumentError(
+                f"entry {entry!r} is not in the image: use {', '.join(image.entries)}"
+            )
+        accumulator_format = format_of(image.accumulator)
+        if count is None:
+            first = payloads[0] if payloads else accumulator
+            if first is None:
+                raise ArgumentError("count is not given: pass count, payloads or accumulator")
+            count = int(first.size)
+        scratch, arguments, stack = self._bases(self._checked(core))
+        layout = self._layout(count, image, len(payloads))
+        if accumulator is not None:
+            self._put(scratch, accumulator, accumulator_format, count, core)
+        pointers = [scratch + layout.destination]
+        if payloads:
+            pointers = [scratch + layout.payloads + i * layout.room for i in range(len(payloads))]
+            name = image.partial if entry.startswith(("load", "merge")) else image.element
+            for pointer, payload in zip(pointers, payloads, strict=True):
+                self._put(pointer, payload, format_of(name), count, core)
+        table = b"".join(p.to_bytes(8, "little") for p in pointers)
+        self._cores.write(arguments, (context or Context()).pack() + table, core)
+        stop = self._cores.call(
+            CODE + image.entries[entry],
+            (scratch, arguments + CONTEXT_SIZE, count, arguments),
+            sp=stack + self.machine.stack,
+            budget=self.machine.budget,
+            hart=core,
+        )
+        self._raise_fault(stop, f"entry {entry!r} of {image.op}")
+        output = None
+        if entry in ("emit", "finish"):
+            out_format = format_of(image.partial if entry == "emit" else image.result)
+            output = self._get(pointers[0], out_format, count, core)
+        return Handled(
+            status=int(self._cores.x(core)[10]),
+            accumulator=self._get(scratch, accumulator_format, count, core),
+            output=output,
+            instructions=stop.instructions,
+            elements=stop.elements,
+        )
+
+    def _put(self, address: int, values: np.ndarray, row: Format, count: int, core: int) -> None:
+        if values.dtype != row.dtype or values.shape != (count,):
+            raise ArgumentError(
+                f"array of shape {values.shape} and dtype {values.dtype}: this entry takes "
+                f"({count},) of {row.name}"
+            )
+        self._cores.write(address, np.ascontiguousarray(values).tobytes(), core)
+
+    def _get(self, address: int, row: Format, count: int, core: int) -> np.ndarray:
+        data = self._cores.read(address, count * row.size, core)
+        return np.frombuffer(data, row.dtype).copy()
+
+    def _raise_fault(self, stop: Stop, context: str) -> None:
+        fault = stop.fault()
+        if fault is not None:
+            raise FaultError(fault, context)
+
+    # ---- whole streams ---------------------------------------------------------------------------
+
+    def _layout(self, count: int, image: KernelImage, payloads: int) -> _Layout:
+        """Where accumulator, payloads and destination of a chunk lie in a scratchpad slice."""
+        m = self.machine
+        sizes = {n: format_of(getattr(image, n)).size for n in ("element", "partial", "result")}
+        room = -(-count * max(sizes["element"], sizes["partial"]) // 64) * 64
+        accumulator = -(-count * format_of(image.accumulator).size // 64) * 64
+        slots = max(payloads, 1)
+        destination = accumulator + slots * max(room, 64)
+        total = destination + count * max(sizes["partial"], sizes["result"])
+        if slots > m.max_fan_in:
+            raise ArgumentError(f"{payloads} payloads: this machine takes {m.max_fan_in} at once")
+        if count < 0 or total > m.scratchpad:
+            raise ArgumentError(
+                f"chunk of {count} elements needs {total} bytes of scratchpad: a core has "
+                f"{m.scratchpad}"
+            )
+        return _Layout(accumulator, destination, max(room, 64))
+
+    def reduce(
+        self,
+        streams: Sequence[np.ndarray],
+        *,
+        payload: int = 1024,
+        context: Context | None = None,
+        progress: Callable[[int], None] | None = None,
+    ) -> ReduceResult:
+        """Reduce streams into one, element by element, in the order of the list.
+
+        The streams are cut into packets of ``payload`` bytes; chunk c (the packets at one position)
+        is reduced by core c mod cores, so the result does not depend on host threads.
+
+        Args:
+            streams: 1-D arrays of equal length and of the image's element dtype; one per worker.
+            payload: bytes of a full packet's payload, at most the machine's ``max_payload``.
+            context: what handlers may know; ``contributors`` and ``group`` are set to the number
+                of streams, ``chunk`` and ``element`` per call.
+            progress: called now and then with the number of elements done so far.
+
+        Returns:
+            ReduceResult; ``values`` has the image's result dtype.
+
+        Raises:
+            ArgumentError: no stream, or arrays or payload that do not fit.
+            FaultError: a handler trapped or used up its budget (of several: the first chunk).
+            ImageError: no image is loaded, or a handler returned a nonzero status.
+        """
+        image = self.image
+        element, result = format_of(image.element), format_of(image.result)
+        inputs = self._inputs(streams, element)
+        if not element.size <= payload <= self.machine.max_payload:
+            raise ArgumentError(
+                f"payload {payload} is out of range: use {element.size}.."
+                f"{self.machine.max_payload} bytes"
+            )
+        count, chunk = int(inputs[0].size), payload // element.size
+        values = np.empty(count, result.dtype)
+        context = replace(context or Context(), contributors=len(inputs), group=len(inputs))
+        job, keep = self._job(inputs, values, chunk, context)
+        chunks = -(-count // chunk)
+        before = [self.counters(i) for i in range(self.machine.cores)]
+        batch = max(1, BATCH // (payload * len(inputs)))
+        start = time.perf_counter()
+        with ThreadPoolExecutor(self.threads) as pool:
+            for begin in range(0, chunks, batch):
+                end = min(begin + batch, chunks)
+                self._run_batch(pool, job, begin, end)
+                if progress is not None:
+                    progress(min(end * chunk, count))
+        seconds = time.perf_counter() - start
+        del keep
+        return ReduceResult(
+            values=values,
+            packets=chunks * len(inputs),
+            bytes_in=count * element.size * len(inputs),
+            seconds=seconds,
+            cores=tuple(
+                CoreUse(
+                    core=i,
+                    packets=len(range(i, chunks, self.machine.cores)) * len(inputs),
+                    instructions=now.instructions - was.instructions,
+                    elements=now.elements - was.elements,
+                )
+                for i, was in enumerate(before)
+                for now in [self.counters(i)]
+            ),
+        )
+
+    def _inputs(self, streams: Sequence[np.ndarray], element: Format) -> list[np.ndarray]:
+        if not streams:
+            raise ArgumentError("no streams: pass one array per worker")
+        for i, stream in enumerate(streams):
+            if stream.ndim != 1 or stream.dtype != element.dtype or stream.size != streams[0].size:
+                raise ArgumentError(
+                    f"stream {i} has shape {stream.shape} and dtype {stream.dtype}: the image "
+                    f"takes 1-D arrays of {element.name}, all of {streams[0].size} elements"
+                )
+        return [np.ascontiguousarray(stream) for stream in streams]
+
+    def _job(
+        self, inputs: list[np.ndarray], values: np.ndarray, chunk: int, context: Context
+    ) -> tuple[Any, list[object]]:
+        """The C description of a reduction, and what must outlive it."""
+        image = self.image
+        layout = self._layout(chunk, image, min(len(inputs), self.machine.max_fan_in))
+        scratch, arguments, stack = self._bases(0)
+        first, acc = [0] * 9, [0] * 9
+        for k in (1, *FAN_INS):
+            suffix = "" if k == 1 else str(k)
+            for table, entry in ((first, f"first{suffix}"), (acc, f"acc{suffix}")):
+                if entry in image.entries and k <= self.machine.max_fan_in:
+                    table[k] = CODE + image.entries[entry]
+        pointers = ffi.new("void *[]", [ffi.cast("void *", a.ctypes.data) for a in inputs])
+        job = ffi.new(
+            "nicemu_reduction *",
+            {
+                "first": first,
+                "acc": acc,
+                "finish": CODE + image.entries["finish"],
+                "accumulator": scratch,
+                "payloads": scratch + layout.payloads,
+                "destination": scratch + layout.destination,
+                "arguments": arguments,
+                "stack_top": stack + self.machine.stack,
+                "scratch_stride": self._strides[0],
+                "arguments_stride": self._strides[1],
+                "stack_stride": self._strides[2],
+                "payload_room": layout.room,
+                "budget": self.machine.budget,
+                "context": list(context.pack()),
+                "element_bytes": inputs[0].itemsize,
+                "result_bytes": values.itemsize,
+                "streams": len(inputs),
+                "count": values.size,
+                "chunk": chunk,
+                "inputs": pointers,
+                "result": ffi.cast("void *", values.ctypes.data),
+            },
+        )
+        return job, [pointers, inputs]
+
+    def _run_batch(self, pool: ThreadPoolExecutor, job: Any, begin: int, end: int) -> None:
+        def run(thread: int) -> Any:
+            mask = sum(1 << i for i in range(thread, self.machine.cores, self.threads))
+            out = ffi.new("nicemu_reduction_end *")
+            code = lib.nicemu_reduce(self._cores.handle, job, mask, begin, end, out)
+            if code < 0:
+                raise ArgumentError(f"reduction of chunks {begin}..{end - 1}: C core error {code}")
+            return out
+
+        ends = list(pool.map(run, range(self.threads)))
+        failed = [e for e in ends if e.stop.reason != _core.RETURN or e.status]
+        if not failed:
+            return
+        worst = min(failed, key=lambda e: e.chunk)
+        what = f"chunk {worst.chunk} of {self.image.op}"
+        self._raise_fault(_core.stop_of(worst.chunk % self.machine.cores, worst.stop), what)
+        raise ImageError(f"{what}: a handler returned status {worst.status}")
