@@ -157,6 +157,7 @@ void hart_refresh(struct hart *h)
 {
     refresh_units(h);
     fp_env_select(h);
+    vec_refresh(h);
 }
 
 void hart_mark_dirty(struct hart *h, u32 needs)

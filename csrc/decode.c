@@ -1,6 +1,8 @@
 /* decode.c: the row table and how a word finds its row and its operands. */
 #include "decode.h"
 
+#include "vloops.h"
+
 /* Mnemonics are the row ids with '_' written as '.'; nicemu_insn_row and disasm do that. */
 #define INSN(id, fmt, match, mask, ext, cls, exec, arg) \
     {#id, x_##exec, match, mask, FORMAT_##fmt, EXT_##ext, CLASS_##cls, arg},

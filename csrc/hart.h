@@ -143,6 +143,8 @@ struct hart {
     i8 vlmul; /* log2 of LMUL, -3..3 */
     u8 vill;
     u8 vta, vma, vxrm, vxsat;
+    u8 valign[7]; /* from vtype by vec_refresh: see vec_align */
+    bool zvfh;
     u32 vlenb;
     u64 vl, vstart, vlmax;
     const struct vec_loops *loops; /* for this host and the current frm */
@@ -186,6 +188,7 @@ struct hart {
     nicemu_counters done;
 
     _Alignas(64) u8 v[32 * MAX_VLENB + 64]; /* register r at v + r * vlenb; slack for wide reads */
+    _Alignas(64) u8 vtmp[3][8 * MAX_VLENB]; /* register groups of one instruction's making */
 };
 
 /* Where a called handler returns to.  No region may hold this page. */
@@ -298,5 +301,8 @@ void csr_write(struct hart *h, u32 number, u64 value);
 void hart_refresh(struct hart *h); /* recompute what depends on mstatus, frm and the host */
 void hart_mark_dirty(struct hart *h, u32 needs); /* mstatus.FS, VS after their state changed */
 u64 hart_misa(const struct hart *h);
+
+/* exec_v.c */
+void vec_refresh(struct hart *h); /* recompute what depends on vtype */
 
 #endif

@@ -1,2 +1,5 @@
-#include "vloops.h"
-const struct vec_loops vec_loops_portable;
+/* vloops_portable.c: the table of loops for any host: integer code only, every rounding mode. */
+#include "vloops_int.h"
+
+#define VEC_LOOPS vec_loops_portable
+#include "vloops_table.h"

@@ -1,0 +1,391 @@
+/* exec_v.c: vector configuration, and the shapes of vector computation: what is legal, where the
+ * operands are, which elements are active.  What is done to an element is in vloops.def; loads and
+ * stores are in exec_vmem.c.
+ *
+ * Masked-off and tail elements stay undisturbed.  A computation that does not cover every element
+ * below vl goes through vtmp: computed for all, with numbers in the inactive elements that raise no
+ * flag, and the active ones copied. */
+#include "exec_v.h"
+
+#include "decode.h"
+
+/* ---- configuration ------------------------------------------------------------------------------- */
+
+#define ALIGN(lmul, sew, k)                                                                        \
+    ((sew) + (k) < 0 || (sew) + (k) > 3 || (lmul) + (k) < -3 || (lmul) + (k) > 3 ? ILLEGAL_OPERAND \
+     : (lmul) + (k) > 0                                      ? (1 << (((lmul) + (k)) & 7)) - 1     \
+                                                             : 0)
+#define ALIGN_ROW(lmul, sew)                                                                       \
+    {                                                                                              \
+        ALIGN(lmul, sew, -3), ALIGN(lmul, sew, -2), ALIGN(lmul, sew, -1), ALIGN(lmul, sew, 0),     \
+            ALIGN(lmul, sew, 1), ALIGN(lmul, sew, 2), ALIGN(lmul, sew, 3)                          \
+    }
+#define ALIGN_LMUL(lmul)                                                                           \
+    {                                                                                              \
+        ALIGN_ROW(lmul, 0), ALIGN_ROW(lmul, 1), ALIGN_ROW(lmul, 2), ALIGN_ROW(lmul, 3)             \
+    }
+static const u8 aligns[7][4][7] = {ALIGN_LMUL(-3), ALIGN_LMUL(-2), ALIGN_LMUL(-1), ALIGN_LMUL(0),
+                                   ALIGN_LMUL(1),  ALIGN_LMUL(2),  ALIGN_LMUL(3)};
+
+void vec_refresh(struct hart *h)
+{
+    if (h->vill)
+        memset(h->valign, ILLEGAL_OPERAND, sizeof h->valign);
+    else
+        memcpy(h->valign, aligns[h->vlmul + 3][h->vsew], sizeof h->valign);
+    h->zvfh = h->isa->extensions >> EXT_ZVFH & 1;
+}
+
+/* rd = vl = min(avl, VLMAX) under a new vtype */
+static int configure(struct hart *h, const struct op *o, u64 avl, u64 vtype)
+{
+    int lmul = (int)sign_extend(vtype, 3), sew = (int)(vtype >> 3 & 7);
+    h->vill = vtype >> 8 || lmul == -4 || sew > 3 || lmul < sew - 3; /* SEW <= LMUL * ELEN */
+    if (h->vill) {
+        h->vlmul = 0;
+        h->vsew = h->vta = h->vma = 0;
+        h->vlmax = 0;
+    } else {
+        h->vlmul = (i8)lmul;
+        h->vsew = (u8)sew;
+        h->vta = vtype >> 6 & 1;
+        h->vma = vtype >> 7 & 1;
+        h->vlmax = (u64)h->vlenb << (lmul + 3) >> (sew + 3);
+    }
+    vec_refresh(h);
+    h->vl = avl < h->vlmax ? avl : h->vlmax;
+    h->vstart = 0;
+    RD = h->vl;
+    return NEXT;
+}
+
+/* The AVL of vsetvli and vsetvl: x0 asks for VLMAX, or with rd = x0 for the same vl. */
+static u64 avl_of(const struct hart *h, const struct op *o)
+{
+    return o->rs1 ? RS1 : o->rd != 32 ? UINT64_MAX : h->vl;
+}
+BODY(vsetvli)
+{
+    return configure(h, o, avl_of(h, o), IMM);
+}
+BODY(vsetivli)
+{
+    return configure(h, o, o->rs1, IMM);
+}
+BODY(vsetvl)
+{
+    return configure(h, o, avl_of(h, o), RS2);
+}
+
+/* ---- which elements ------------------------------------------------------------------------------- */
+
+u64 vec_active(const struct hart *h, bool unmasked, u64 n, u8 active[MAX_VLENB])
+{
+    u64 bytes = (n + 7) / 8, count = 0;
+    for (u64 i = 0; i < bytes; i++) {
+        u64 first = h->vstart > 8 * i ? h->vstart - 8 * i : 0, end = n - 8 * i;
+        u32 body = (first < 8 ? 0xffu << first : 0) & (end < 8 ? (1u << end) - 1 : 0xff);
+        active[i] = (u8)(body & (unmasked ? 0xff : h->v[i]));
+        count += (u64)__builtin_popcount(active[i]);
+    }
+    return count;
+}
+
+static void merge_bits(u8 *d, const u8 *from, const u8 *active, u64 n)
+{
+    for (u64 i = 0; i < (n + 7) / 8; i++)
+        d[i] = (u8)((d[i] & ~active[i]) | (from[i] & active[i]));
+}
+
+/* ---- shapes ----------------------------------------------------------------------------------------- */
+
+enum { NONE = -128 };
+
+/* What stands in the place of vs1, always of SEW. */
+enum source { VECTOR, X, IMMEDIATE, F, BF16, NOTHING };
+
+struct shape {
+    i8 d, a; /* log2 of EEW / SEW of vd and vs2; NONE: no vs2 */
+    u8 b; /* enum source */
+    bool mask; /* vd is a mask register */
+    bool accumulates; /* vd is read too */
+    bool fp;
+};
+
+/* May vd and a source group share registers? */
+static inline bool overlap_ok(const struct hart *h, u32 vd, int kd, u32 vs, int ks)
+{
+    u32 md = vec_align(h, kd), ms = vec_align(h, ks);
+    if (kd > ks) { /* only as the upper end of vd, and not with LMUL < 1 */
+        bool upper = h->vlmul + ks >= 0 && (vs & md) == md - ms;
+        return (vs & ~md) != vd || upper;
+    }
+    if (kd < ks) /* only at the lower end of the source */
+        return (vd & ~ms) != vs || vd == vs;
+    return true;
+}
+static inline bool mask_overlap_ok(const struct hart *h, u32 vd, u32 vs, int ks)
+{
+    return (vd & ~vec_align(h, ks)) != vs || vd == vs;
+}
+
+static inline bool legal(const struct hart *h, const struct op *o, struct shape s)
+{
+    bool a = s.a != NONE, b = s.b == VECTOR;
+    u32 d = s.mask ? 0 : o->rd;
+    if (vec_misaligned(h, d, s.d) || (a && vec_misaligned(h, o->rs2, s.a)) ||
+        (b && vec_misaligned(h, o->rs1, 0)))
+        return false;
+    if (s.mask)
+        return mask_overlap_ok(h, o->rd, o->rs2, s.a) && (!b || mask_overlap_ok(h, o->rd, o->rs1, 0));
+    if (!o->vm && o->rd == 0) /* the result would overwrite the mask */
+        return false;
+    return (!a || overlap_ok(h, o->rd, s.d, o->rs2, s.a)) &&
+           (!b || overlap_ok(h, o->rd, s.d, o->rs1, 0));
+}
+
+/* The scalar of an f register as SEW bits: not boxed is the canonical NaN. */
+static inline u64 unbox(const struct hart *h, u32 r, bool bf16)
+{
+    u64 v = h->f[r];
+    if (h->vsew == 1)
+        return v >= 0xffffffffffff0000 ? (u16)v : bf16 ? 0x7fc0 : 0x7e00;
+    if (h->vsew == 2)
+        return v >= 0xffffffff00000000 ? (u32)v : 0x7fc00000;
+    return v;
+}
+
+static inline u64 scalar(const struct hart *h, const struct op *o, u8 source)
+{
+    switch ((enum source)source) {
+    case X:
+        return RS1;
+    case IMMEDIATE:
+        return IMM;
+    case F:
+        return unbox(h, o->rs1, false);
+    case BF16:
+        return unbox(h, o->rs1, true);
+    default:
+        return 0;
+    }
+}
+
+static inline const void *operand_b(struct hart *h, const struct op *o, struct shape s)
+{
+    if (s.b == VECTOR || s.b == NOTHING)
+        return VREG(o->rs1);
+    h->loops->splat[h->vsew](h->vtmp[1], scalar(h, o, s.b), h->vl);
+    return h->vtmp[1];
+}
+
+/* A copy of a source with numbers that raise no flag in the inactive elements: 1, for which every
+ * sum, product, quotient and comparison is exact, or 0, for which every conversion is. */
+static const void *quiet_copy(struct hart *h, void *copy, const void *from, int width, bool unary,
+                              const u8 *active)
+{
+    static const u64 one[4] = {1, 0x3c00, 0x3f800000, 0x3ff0000000000000};
+    u8 *filled = h->vtmp[2];
+    h->loops->splat[width](filled, unary ? 0 : one[width], h->vl);
+    h->loops->merge[width](copy, filled, from, active, h->vl);
+    return copy;
+}
+
+/* Masked, or begun at vstart. */
+static __attribute__((noinline)) void compute_partial(struct hart *h, const struct op *o,
+                                                      struct shape s, vloop_fn loop, const void *b)
+{
+    u8 active[MAX_VLENB], bits[MAX_VLENB];
+    u64 n = h->vl, count = vec_active(h, o->vm, n, active);
+    u8 *d = VREG(o->rd), *out = h->vtmp[2];
+    const void *a = s.a == NONE ? d : VREG(o->rs2);
+    int width = h->vsew + s.d;
+    if (count) {
+        if (s.fp && s.a != NONE)
+            a = quiet_copy(h, h->vtmp[0], a, h->vsew + s.a, s.b == NOTHING, active);
+        if (s.fp && s.b != NOTHING)
+            b = quiet_copy(h, h->vtmp[1], b, h->vsew, false, active);
+        if (s.accumulates)
+            quiet_copy(h, out, d, width, false, active);
+        loop(h, out, a, b, n);
+        if (s.mask) {
+            h->loops->pack(bits, out, n);
+            merge_bits(d, bits, active, n);
+        } else {
+            h->loops->merge[width](d, d, out, active, n);
+        }
+        h->used += count;
+    }
+    h->vstart = 0;
+}
+
+static inline __attribute__((always_inline)) int compute(struct hart *h, const struct op *o,
+                                                         struct shape s)
+{
+    vloop_fn loop = h->loops->fn[o->arg][h->vsew];
+    if (unlikely(!legal(h, o, s) || !loop))
+        return trap_illegal(h, o);
+    const void *b = operand_b(h, o, s);
+    if (unlikely(vec_partial(h, o))) {
+        compute_partial(h, o, s, loop, b);
+        return NEXT;
+    }
+    u8 *d = VREG(o->rd);
+    if (s.mask) {
+        loop(h, h->vtmp[2], VREG(o->rs2), b, h->vl);
+        h->loops->pack(d, h->vtmp[2], h->vl);
+    } else {
+        loop(h, d, s.a == NONE ? d : VREG(o->rs2), b, h->vl);
+    }
+    h->used += h->vl;
+    return NEXT;
+}
+
+#define SHAPE(name, ...)                                                                           \
+    BODY(name)                                                                                     \
+    {                                                                                              \
+        return compute(h, o, (struct shape){__VA_ARGS__});                                         \
+    }
+
+/* Named by the operands: v vector, x, i, f scalar; w of twice SEW, n the same with a result of SEW. */
+SHAPE(v_vv, .b = VECTOR)
+SHAPE(v_vx, .b = X)
+SHAPE(v_vi, .b = IMMEDIATE)
+SHAPE(v_0, .a = NONE, .b = NOTHING)
+SHAPE(v_m_vv, .b = VECTOR, .mask = true)
+SHAPE(v_m_vx, .b = X, .mask = true)
+SHAPE(v_m_vi, .b = IMMEDIATE, .mask = true)
+SHAPE(v_w_vv, .d = 1, .b = VECTOR)
+SHAPE(v_w_vx, .d = 1, .b = X)
+SHAPE(v_w_wv, .d = 1, .a = 1, .b = VECTOR)
+SHAPE(v_w_wx, .d = 1, .a = 1, .b = X)
+SHAPE(v_n_wv, .a = 1, .b = VECTOR)
+SHAPE(v_n_wx, .a = 1, .b = X)
+SHAPE(v_n_wi, .a = 1, .b = IMMEDIATE)
+SHAPE(v_vf2, .a = -1, .b = NOTHING)
+SHAPE(v_vf4, .a = -2, .b = NOTHING)
+SHAPE(v_vf8, .a = -3, .b = NOTHING)
+
+/* ---- masks -------------------------------------------------------------------------------------------- */
+
+/* vm??.mm: bits of whole registers, whatever LMUL */
+BODY(v_mm)
+{
+    if (unlikely(h->vill))
+        return trap_illegal(h, o);
+    u8 active[MAX_VLENB], *bits = h->vtmp[2];
+    h->used += vec_active(h, true, h->vl, active);
+    h->loops->fn[o->arg][0](h, bits, VREG(o->rs2), VREG(o->rs1), (h->vl + 7) / 8);
+    merge_bits(VREG(o->rd), bits, active, h->vl);
+    h->vstart = 0;
+    return NEXT;
+}
+
+/* The set bits among the active elements of vs2, in set; how many elements are active. */
+static u64 active_bits(const struct hart *h, const struct op *o, u8 set[MAX_VLENB])
+{
+    u64 count = vec_active(h, o->vm, h->vl, set);
+    for (u64 i = 0; i < (h->vl + 7) / 8; i++)
+        set[i] &= VREG(o->rs2)[i];
+    return count;
+}
+
+BODY(vcpop_m)
+{
+    u8 set[MAX_VLENB];
+    if (unlikely(h->vill || h->vstart))
+        return trap_illegal(h, o);
+    h->used += active_bits(h, o, set);
+    u64 n = 0;
+    for (u64 i = 0; i < (h->vl + 7) / 8; i++)
+        n += (u64)__builtin_popcount(set[i]);
+    RD = n;
+    return NEXT;
+}
+
+BODY(vfirst_m)
+{
+    u8 set[MAX_VLENB];
+    if (unlikely(h->vill || h->vstart))
+        return trap_illegal(h, o);
+    h->used += active_bits(h, o, set);
+    u64 i = 0, bytes = (h->vl + 7) / 8;
+    while (i < bytes && !set[i])
+        i++;
+    RD = i < bytes ? 8 * i + (u64)__builtin_ctz(set[i]) : UINT64_MAX;
+    return NEXT;
+}
+
+/* ---- merge and moves ------------------------------------------------------------------------------------ */
+
+/* v?merge: vd[i] = v0.mask[i] ? b[i] : vs2[i]; every body element is written */
+static inline __attribute__((always_inline)) int merge(struct hart *h, const struct op *o, struct shape s)
+{
+    if (unlikely(!legal(h, o, s)))
+        return trap_illegal(h, o);
+    const void *b = operand_b(h, o, s);
+    u8 *d = VREG(o->rd), active[MAX_VLENB];
+    const u8 *a = VREG(o->rs2);
+    if (likely(!h->vstart)) {
+        h->loops->merge[h->vsew](d, a, b, h->v, h->vl);
+        h->used += h->vl;
+    } else {
+        h->used += vec_active(h, true, h->vl, active);
+        h->loops->merge[h->vsew](h->vtmp[2], a, b, h->v, h->vl);
+        h->loops->merge[h->vsew](d, d, h->vtmp[2], active, h->vl);
+        h->vstart = 0;
+    }
+    return NEXT;
+}
+#define MERGE(name, source)                                                                        \
+    BODY(name)                                                                                     \
+    {                                                                                              \
+        return merge(h, o, (struct shape){.b = source});                                           \
+    }
+MERGE(vmerge_vvm, VECTOR)
+MERGE(vmerge_vxm, X)
+MERGE(vmerge_vim, IMMEDIATE)
+
+/* Element 0 of a register as a number, sign-extended. */
+BODY(vmv_x_s)
+{
+    u64 v;
+    if (unlikely(h->vill))
+        return trap_illegal(h, o);
+    memcpy(&v, VREG(o->rs2), sizeof v);
+    RD = (u64)sign_extend(v, 8u << h->vsew);
+    h->used++;
+    h->vstart = 0;
+    return NEXT;
+}
+
+static void set_element_0(struct hart *h, const struct op *o, u64 v)
+{
+    if (h->vstart < h->vl) {
+        memcpy(VREG(o->rd), &v, 1u << h->vsew); /* little-endian hosts only, as everywhere */
+        h->used++;
+    }
+    h->vstart = 0;
+}
+BODY(vmv_s_x)
+{
+    if (unlikely(h->vill))
+        return trap_illegal(h, o);
+    set_element_0(h, o, RS1);
+    return NEXT;
+}
+
+/* vmv<n>r.v: whole registers, whatever vl; vstart counts elements of SEW */
+BODY(vmvr)
+{
+    u32 n = o->arg;
+    if (unlikely(h->vill || (o->rd | o->rs2) & (n - 1)))
+        return trap_illegal(h, o);
+    u64 total = (u64)n * h->vlenb, from = h->vstart << h->vsew;
+    if (from < total) {
+        memmove(VREG(o->rd) + from, VREG(o->rs2) + from, total - from);
+        h->used += (total - from) >> h->vsew;
+    }
+    h->vstart = 0;
+    return NEXT;
+}

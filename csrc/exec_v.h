@@ -1,0 +1,32 @@
+/* exec_v.h: the vocabulary that the bodies of vector instructions share.
+ * Owns: which register numbers an operand may have, which elements are active. */
+#ifndef NICEMU_EXEC_V_H
+#define NICEMU_EXEC_V_H
+
+#include "vloops.h"
+
+#define VREG(r) (h->v + (size_t)(r) * h->vlenb)
+
+enum { ILLEGAL_OPERAND = 0x80 };
+
+/* Bits that must be 0 in the register number of an operand with EEW = SEW << k, k in -3..3;
+ * ILLEGAL_OPERAND when vtype allows no such operand. */
+static inline u32 vec_align(const struct hart *h, int k)
+{
+    return h->valign[3 + k];
+}
+static inline bool vec_misaligned(const struct hart *h, u32 r, int k)
+{
+    return (r | ILLEGAL_OPERAND) & vec_align(h, k);
+}
+
+/* Is anything but "all elements below vl" to be computed? */
+static inline bool vec_partial(const struct hart *h, const struct op *o)
+{
+    return !o->vm || h->vstart;
+}
+
+/* Bit i of active: element i is to be computed, for i < n (in whole bytes).  Returns how many are. */
+u64 vec_active(const struct hart *h, bool unmasked, u64 n, u8 active[MAX_VLENB]);
+
+#endif

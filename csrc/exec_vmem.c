@@ -1,0 +1,165 @@
+/* exec_vmem.c: vector loads and stores.
+ * Fast path: every element below vl, all inside one region: one copy.  Otherwise element by
+ * element, so that a fault leaves vstart at the element that met it and all before it done. */
+#include "exec_v.h"
+
+/* A unit-stride access of n elements of 1 << eew bytes each at addr. */
+struct access {
+    u64 addr, n;
+    u32 eew;
+    bool unmasked;
+};
+
+static inline bool is_active(const struct hart *h, struct access m, u64 i)
+{
+    return m.unmasked || h->v[i / 8] >> i % 8 & 1;
+}
+
+/* ---- loads --------------------------------------------------------------------------------------- */
+
+static inline int loaded(struct hart *h, const struct op *o, struct access m, const u8 *p)
+{
+    u64 bytes = m.n << m.eew;
+    memcpy(VREG(o->rd), p, bytes);
+    h->used += m.n;
+    h->vector_load_bytes += bytes;
+    return NEXT;
+}
+
+static __attribute__((noinline)) int load_slowly(struct hart *h, const struct op *o, struct access m)
+{
+    u8 *d = VREG(o->rd);
+    u64 size = 1ull << m.eew;
+    if (m.unmasked && !h->vstart && m.n) {
+        const u8 *all = load_slow(h, m.addr, m.n << m.eew);
+        if (all)
+            return loaded(h, o, m, all);
+    }
+    for (u64 i = h->vstart; i < m.n; i++) {
+        if (!is_active(h, m, i))
+            continue;
+        const u8 *p = load_slow(h, m.addr + i * size, size);
+        if (!p) {
+            h->vstart = i;
+            hart_mark_dirty(h, NEED_V);
+            return trap(h, o, CAUSE_LOAD, h->trap.tval);
+        }
+        memcpy(d + i * size, p, size);
+        h->used++;
+        h->vector_load_bytes += size;
+    }
+    h->vstart = 0;
+    return NEXT;
+}
+
+static inline int load(struct hart *h, const struct op *o, struct access m)
+{
+    const u8 *p = span_bytes(h->rspan, m.addr, m.n << m.eew);
+    if (unlikely(!p || h->vstart || !m.unmasked))
+        return load_slowly(h, o, m);
+    return loaded(h, o, m, p);
+}
+
+/* ---- stores -------------------------------------------------------------------------------------- */
+
+static inline void stored(struct hart *h, const struct op *o, struct access m, u8 *p)
+{
+    u64 bytes = m.n << m.eew;
+    memcpy(p, VREG(o->rd), bytes);
+    h->used += m.n;
+    h->vector_store_bytes += bytes;
+}
+
+static __attribute__((noinline)) int store_slowly(struct hart *h, const struct op *o,
+                                                  struct access m)
+{
+    const u8 *s = VREG(o->rd);
+    u64 size = 1ull << m.eew, htif = 0;
+    bool hit = false;
+    if (m.unmasked && !h->vstart && m.n) {
+        u8 *all = store_slow(h, m.addr, m.n << m.eew);
+        if (all) {
+            stored(h, o, m, all);
+            return store_hit_htif(h, m.addr) ? stop_htif(h, o, m.addr) : NEXT;
+        }
+    }
+    for (u64 i = h->vstart; i < m.n; i++) {
+        if (!is_active(h, m, i))
+            continue;
+        u64 addr = m.addr + i * size;
+        u8 *p = store_slow(h, addr, size);
+        if (!p) {
+            h->vstart = i;
+            hart_mark_dirty(h, NEED_V);
+            return trap(h, o, CAUSE_STORE, h->trap.tval);
+        }
+        memcpy(p, s + i * size, size);
+        h->used++;
+        h->vector_store_bytes += size;
+        if (!hit && store_hit_htif(h, addr)) {
+            hit = true;
+            htif = addr;
+        }
+    }
+    h->vstart = 0;
+    return hit ? stop_htif(h, o, htif) : NEXT;
+}
+
+static inline int store(struct hart *h, const struct op *o, struct access m)
+{
+    u8 *p = span_bytes(h->wspan, m.addr, m.n << m.eew);
+    if (unlikely(!p || h->vstart || !m.unmasked))
+        return store_slowly(h, o, m);
+    stored(h, o, m, p);
+    return NEXT;
+}
+
+/* ---- the bodies ------------------------------------------------------------------------------------- */
+
+/* Unit stride: arg = log2 of an element's bytes */
+BODY(vle)
+{
+    if (unlikely(vec_misaligned(h, o->rd, o->arg - h->vsew) || (!o->vm && o->rd == 0)))
+        return trap_illegal(h, o);
+    return load(h, o, (struct access){RS1, h->vl, o->arg, o->vm});
+}
+BODY(vse)
+{
+    if (unlikely(vec_misaligned(h, o->rd, o->arg - h->vsew)))
+        return trap_illegal(h, o);
+    return store(h, o, (struct access){RS1, h->vl, o->arg, o->vm});
+}
+
+/* Mask registers: as many bytes as vl bits need, whatever SEW and LMUL */
+BODY(vlm_v)
+{
+    if (unlikely(h->vill))
+        return trap_illegal(h, o);
+    return load(h, o, (struct access){RS1, (h->vl + 7) / 8, 0, true});
+}
+BODY(vsm_v)
+{
+    if (unlikely(h->vill))
+        return trap_illegal(h, o);
+    return store(h, o, (struct access){RS1, (h->vl + 7) / 8, 0, true});
+}
+
+/* Whole registers, whatever vtype and vl: arg = registers << 4 | log2 of an element's bytes, which
+ * only vstart and the count of elements see */
+static inline struct access whole(const struct hart *h, const struct op *o)
+{
+    u32 eew = o->arg & 15;
+    return (struct access){RS1, (u64)(o->arg >> 4) * h->vlenb >> eew, eew, true};
+}
+BODY(vlr)
+{
+    if (unlikely(o->rd & ((o->arg >> 4) - 1)))
+        return trap_illegal(h, o);
+    return load(h, o, whole(h, o));
+}
+BODY(vsr)
+{
+    if (unlikely(o->rd & ((o->arg >> 4) - 1)))
+        return trap_illegal(h, o);
+    return store(h, o, whole(h, o));
+}

@@ -1,0 +1,159 @@
+/* vloops_int.h: the families of vloops.def that are integer code, for inclusion by vloops_*.c,
+ * which compile it for their host: plain loops that the compiler turns into SIMD. */
+#ifndef NICEMU_VLOOPS_INT_H
+#define NICEMU_VLOOPS_INT_H
+
+#include "vloops.h"
+
+/* Register groups are bytes; these types may alias them, and each other. */
+#define LANE_TYPE(name, type) typedef type __attribute__((may_alias)) name;
+LANE_TYPE(lane8, u8)
+LANE_TYPE(lane16, u16)
+LANE_TYPE(lane32, u32)
+LANE_TYPE(lane64, u64)
+
+/* vloops.h: the iterations of a loop do not depend on each other in a way that forbids SIMD. */
+#if defined(__clang__)
+#define INDEPENDENT _Pragma("clang loop vectorize(assume_safety)")
+#else
+#define INDEPENDENT _Pragma("GCC ivdep")
+#endif
+
+/* Names for the types that an expression of vloops.def may use. */
+#define TYPES(bits, wbits)                                                                         \
+    typedef u##bits U;                                                                             \
+    typedef i##bits S;                                                                             \
+    typedef u##wbits W;                                                                            \
+    typedef i##wbits WS;                                                                           \
+    enum { BITS = bits };
+
+#define LOOP_PARAMETERS struct hart *h, void *dv, const void *av, const void *bv, u64 n
+
+/* One loop: name_sew over `dbits`-bit d[i] = expr of a (abits) and b (bbits). */
+#define LANES(name, sew, wide, dbits, abits, bbits, expr)                                          \
+    static void name##_##sew(LOOP_PARAMETERS)                                                      \
+    {                                                                                              \
+        TYPES(sew, wide)                                                                           \
+        lane##dbits *d = dv;                                                                       \
+        const lane##abits *as = av;                                                                \
+        const lane##bbits *bs = bv;                                                                \
+        (void)h;                                                                                   \
+        INDEPENDENT                                                                                \
+        for (u64 i = 0; i < n; i++) {                                                              \
+            u##abits a = as[i];                                                                    \
+            u##bbits b = bs[i];                                                                    \
+            (void)a, (void)b, (void)sizeof(S), (void)sizeof(U), (void)sizeof(W), (void)sizeof(WS); \
+            d[i] = (u##dbits)(expr);                                                               \
+        }                                                                                          \
+    }
+
+#define DEF_INT(name, expr)                                                                        \
+    LANES(name, 8, 16, 8, 8, 8, expr)                                                              \
+    LANES(name, 16, 32, 16, 16, 16, expr)                                                          \
+    LANES(name, 32, 64, 32, 32, 32, expr)                                                          \
+    LANES(name, 64, 128, 64, 64, 64, expr)
+#define ROW_INT(name) {name##_8, name##_16, name##_32, name##_64}
+
+#define DEF_CMP(name, expr)                                                                        \
+    LANES(name, 8, 16, 8, 8, 8, expr)                                                              \
+    LANES(name, 16, 32, 8, 16, 16, expr)                                                           \
+    LANES(name, 32, 64, 8, 32, 32, expr)                                                           \
+    LANES(name, 64, 128, 8, 64, 64, expr)
+#define ROW_CMP(name) ROW_INT(name)
+
+#define DEF_WIDE(name, expr)                                                                       \
+    LANES(name, 8, 16, 16, 8, 8, expr)                                                             \
+    LANES(name, 16, 32, 32, 16, 16, expr)                                                          \
+    LANES(name, 32, 64, 64, 32, 32, expr)
+#define ROW_WIDE(name) {name##_8, name##_16, name##_32}
+
+#define DEF_WIDE_A(name, expr)                                                                     \
+    LANES(name, 8, 16, 16, 16, 8, expr)                                                            \
+    LANES(name, 16, 32, 32, 32, 16, expr)                                                          \
+    LANES(name, 32, 64, 64, 64, 32, expr)
+#define ROW_WIDE_A(name) ROW_WIDE(name)
+
+#define DEF_NARROW(name, expr)                                                                     \
+    LANES(name, 8, 16, 8, 16, 8, expr)                                                             \
+    LANES(name, 16, 32, 16, 32, 16, expr)                                                          \
+    LANES(name, 32, 64, 32, 64, 32, expr)
+#define ROW_NARROW(name) ROW_WIDE(name)
+
+/* Here U and S are the source's types. */
+#define EXTEND(name, sbits, dbits, expr)                                                           \
+    static void name##_##dbits(LOOP_PARAMETERS)                                                    \
+    {                                                                                              \
+        typedef u##sbits U;                                                                        \
+        typedef i##sbits S;                                                                        \
+        lane##dbits *d = dv;                                                                       \
+        const lane##sbits *as = av;                                                                \
+        (void)h, (void)bv, (void)sizeof(S);                                                        \
+        INDEPENDENT                                                                                \
+        for (u64 i = 0; i < n; i++) {                                                              \
+            U a = as[i];                                                                           \
+            d[i] = (u##dbits)(expr);                                                               \
+        }                                                                                          \
+    }
+#define DEF_EXTEND2(name, expr)                                                                    \
+    EXTEND(name, 8, 16, expr) EXTEND(name, 16, 32, expr) EXTEND(name, 32, 64, expr)
+#define ROW_EXTEND2(name) {NULL, name##_16, name##_32, name##_64}
+#define DEF_EXTEND4(name, expr) EXTEND(name, 8, 32, expr) EXTEND(name, 16, 64, expr)
+#define ROW_EXTEND4(name) {NULL, NULL, name##_32, name##_64}
+#define DEF_EXTEND8(name, expr) EXTEND(name, 8, 64, expr)
+#define ROW_EXTEND8(name) {NULL, NULL, NULL, name##_64}
+
+/* ---- masks ----------------------------------------------------------------------------------------- */
+
+#define MERGE(bits)                                                                                \
+    static void merge_##bits(void *dv, const void *av, const void *bv, const u8 *mask, u64 n)      \
+    {                                                                                              \
+        lane##bits *d = dv;                                                                        \
+        const lane##bits *a = av, *b = bv;                                                         \
+        u64 i = 0;                                                                                 \
+        for (; i + 8 <= n; i += 8) {                                                               \
+            u##bits m = mask[i / 8];                                                               \
+            u##bits t[8];                                                                          \
+            for (unsigned k = 0; k < 8; k++) {                                                     \
+                u##bits on = (u##bits) - (m >> k & 1);                                             \
+                t[k] = (u##bits)((on & b[i + k]) | (~on & a[i + k]));                              \
+            }                                                                                      \
+            for (unsigned k = 0; k < 8; k++)                                                       \
+                d[i + k] = t[k];                                                                   \
+        }                                                                                          \
+        for (; i < n; i++)                                                                         \
+            d[i] = mask[i / 8] >> i % 8 & 1 ? b[i] : a[i];                                         \
+    }
+MERGE(8)
+MERGE(16)
+MERGE(32)
+MERGE(64)
+
+#define SPLAT(bits)                                                                                \
+    static void splat_##bits(void *dv, u64 v, u64 n)                                               \
+    {                                                                                              \
+        lane##bits *d = dv;                                                                        \
+        for (u64 i = 0; i < n; i++)                                                                \
+            d[i] = (u##bits)v;                                                                     \
+    }
+SPLAT(8)
+SPLAT(16)
+SPLAT(32)
+SPLAT(64)
+
+static void pack(u8 *mask, const u8 *truth, u64 n)
+{
+    u64 i = 0;
+    for (; i + 8 <= n; i += 8) {
+        u64 t;
+        memcpy(&t, truth + i, 8);
+        mask[i / 8] = (u8)(t * 0x0102040810204080 >> 56);
+    }
+    if (i < n) {
+        u64 t = 0;
+        memcpy(&t, truth + i, n - i);
+        u8 keep = (u8)(0xff << (n - i));
+        mask[i / 8] = (u8)((mask[i / 8] & keep) | (t * 0x0102040810204080 >> 56));
+    }
+}
+
+#endif
