@@ -364,6 +364,8 @@ bool decode_operands(u32 format, u32 w, u64 pc, struct op *o)
         break;
     case FORMAT_VL:
     case FORMAT_VS:
+    case FORMAT_VLN:
+    case FORMAT_VSN:
     case FORMAT_VV:
     case FORMAT_VX:
     case FORMAT_VF:

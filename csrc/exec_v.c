@@ -214,7 +214,7 @@ static __attribute__((noinline)) void compute_partial(struct hart *h, const stru
         } else {
             h->loops->merge[width](d, d, out, active, n);
         }
-        h->used += count;
+        count_elements(h, count);
     }
     h->vstart = 0;
 }
@@ -237,7 +237,7 @@ static inline __attribute__((always_inline)) int compute(struct hart *h, const s
     } else {
         loop(h, d, s.a == NONE ? d : VREG(o->rs2), b, h->vl);
     }
-    h->used += h->vl;
+    count_elements(h, h->vl);
     return NEXT;
 }
 
@@ -274,7 +274,7 @@ BODY(v_mm)
     if (unlikely(h->vill))
         return trap_illegal(h, o);
     u8 active[MAX_VLENB], *bits = h->vtmp[2];
-    h->used += vec_active(h, true, h->vl, active);
+    count_elements(h, vec_active(h, true, h->vl, active));
     h->loops->fn[o->arg][0](h, bits, VREG(o->rs2), VREG(o->rs1), (h->vl + 7) / 8);
     merge_bits(VREG(o->rd), bits, active, h->vl);
     h->vstart = 0;
@@ -295,7 +295,7 @@ BODY(vcpop_m)
     u8 set[MAX_VLENB];
     if (unlikely(h->vill || h->vstart))
         return trap_illegal(h, o);
-    h->used += active_bits(h, o, set);
+    count_elements(h, active_bits(h, o, set));
     u64 n = 0;
     for (u64 i = 0; i < (h->vl + 7) / 8; i++)
         n += (u64)__builtin_popcount(set[i]);
@@ -308,7 +308,7 @@ BODY(vfirst_m)
     u8 set[MAX_VLENB];
     if (unlikely(h->vill || h->vstart))
         return trap_illegal(h, o);
-    h->used += active_bits(h, o, set);
+    count_elements(h, active_bits(h, o, set));
     u64 i = 0, bytes = (h->vl + 7) / 8;
     while (i < bytes && !set[i])
         i++;
@@ -328,9 +328,9 @@ static inline __attribute__((always_inline)) int merge(struct hart *h, const str
     const u8 *a = VREG(o->rs2);
     if (likely(!h->vstart)) {
         h->loops->merge[h->vsew](d, a, b, h->v, h->vl);
-        h->used += h->vl;
+        count_elements(h, h->vl);
     } else {
-        h->used += vec_active(h, true, h->vl, active);
+        count_elements(h, vec_active(h, true, h->vl, active));
         h->loops->merge[h->vsew](h->vtmp[2], a, b, h->v, h->vl);
         h->loops->merge[h->vsew](d, d, h->vtmp[2], active, h->vl);
         h->vstart = 0;
@@ -354,7 +354,7 @@ BODY(vmv_x_s)
         return trap_illegal(h, o);
     memcpy(&v, VREG(o->rs2), sizeof v);
     RD = (u64)sign_extend(v, 8u << h->vsew);
-    h->used++;
+    count_elements(h, 1);
     h->vstart = 0;
     return NEXT;
 }
@@ -363,7 +363,7 @@ static void set_element_0(struct hart *h, const struct op *o, u64 v)
 {
     if (h->vstart < h->vl) {
         memcpy(VREG(o->rd), &v, 1u << h->vsew); /* little-endian hosts only, as everywhere */
-        h->used++;
+        count_elements(h, 1);
     }
     h->vstart = 0;
 }
@@ -384,7 +384,7 @@ BODY(vmvr)
     u64 total = (u64)n * h->vlenb, from = h->vstart << h->vsew;
     if (from < total) {
         memmove(VREG(o->rd) + from, VREG(o->rs2) + from, total - from);
-        h->used += (total - from) >> h->vsew;
+        count_elements(h, (total - from) >> h->vsew);
     }
     h->vstart = 0;
     return NEXT;

@@ -21,7 +21,7 @@ static inline int loaded(struct hart *h, const struct op *o, struct access m, co
 {
     u64 bytes = m.n << m.eew;
     memcpy(VREG(o->rd), p, bytes);
-    h->used += m.n;
+    count_elements(h, m.n);
     h->vector_load_bytes += bytes;
     return NEXT;
 }
@@ -45,7 +45,7 @@ static __attribute__((noinline)) int load_slowly(struct hart *h, const struct op
             return trap(h, o, CAUSE_LOAD, h->trap.tval);
         }
         memcpy(d + i * size, p, size);
-        h->used++;
+        count_elements(h, 1);
         h->vector_load_bytes += size;
     }
     h->vstart = 0;
@@ -66,7 +66,7 @@ static inline void stored(struct hart *h, const struct op *o, struct access m, u
 {
     u64 bytes = m.n << m.eew;
     memcpy(p, VREG(o->rd), bytes);
-    h->used += m.n;
+    count_elements(h, m.n);
     h->vector_store_bytes += bytes;
 }
 
@@ -94,7 +94,7 @@ static __attribute__((noinline)) int store_slowly(struct hart *h, const struct o
             return trap(h, o, CAUSE_STORE, h->trap.tval);
         }
         memcpy(p, s + i * size, size);
-        h->used++;
+        count_elements(h, 1);
         h->vector_store_bytes += size;
         if (!hit && store_hit_htif(h, addr)) {
             hit = true;

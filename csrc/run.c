@@ -304,14 +304,15 @@ static void run_blocks(struct hart *h, nicemu_stop *out)
             }
             b = block_at(h, h->pc);
         }
-        if (unlikely(h->limit - h->used < b->bound || b->needs & h->watch)) {
+        u64 room = h->used < h->limit ? h->limit - h->used : 0; /* elements may have overdrawn it */
+        if (unlikely(room < b->bound || b->needs & h->watch)) {
             h->pc = b->pc;
-            if (h->used >= h->limit || !single_step(h, out))
+            if (room == 0 || !single_step(h, out))
                 return;
             b = NULL;
             continue;
         }
-        h->turn_end = h->limit - h->used < TURN ? h->limit : h->used + TURN;
+        h->turn_end = room < TURN ? h->limit : h->used + TURN;
         int next = enter_block(h, b);
         b = h->block; /* the last of those that followed */
         if (likely(next <= NX_TAKEN)) {
