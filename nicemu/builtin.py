@@ -23,11 +23,11 @@ _ADD = "%r = fadd {T} %a, %b"
 OPS: dict[str, Op] = {
     row.name: row
     for row in (
-        Op("sum", merge=_ADD),
+        Op("sum", merge=_ADD, adds=True),
         Op("prod", merge="%r = fmul {T} %a, %b"),
         Op("max", merge="%r = call {T} @llvm.maximumnum.{t}({T} %a, {T} %b)"),
         Op("min", merge="%r = call {T} @llvm.minimumnum.{t}({T} %a, {T} %b)"),
-        Op("avg", merge=_ADD, finish="%r = call float @quotient(float %a, float %n)"),
+        Op("avg", merge=_ADD, finish="%r = call float @quotient(float %a, float %n)", adds=True),
     )
 }
 

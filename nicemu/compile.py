@@ -46,12 +46,15 @@ class Op:
         finish: float ``%r`` from ``%a``, the accumulator as float, and ``%n``, the contributors
             as float; None = ``%a`` itself.  ``%r`` is converted to the result format.  It may call
             ``@quotient``, a division whose converted result is rounded once.
+        adds: True when merge is ``a + b``: bfloat16 payloads are then added in float by the
+            widening multiply-add with 1: one instruction, the same bits.
     """
 
     name: str
     merge: str
     lift: str | None = None
     finish: str | None = None
+    adds: bool = False
 
 
 # ---- formats in LLVM's terms -----------------------------------------------------------------
@@ -128,6 +131,7 @@ _METADATA = """
 # LMUL 8 for the widest value: 8 registers of 64 bits x vscale.  LLVM then strip-mines with vsetvli
 # over the element count (EVL tail folding): no remainder loop.
 _REGISTERS, _VSCALE_BITS = 8, 64
+_ONE = 0x3F80  # bfloat 1.0, through an empty asm: LLVM would fold a multiplication by 1
 
 
 class _Loop:
@@ -198,6 +202,9 @@ begin:
   %c = getelementptr inbounds i8, ptr %ctx, i64 {CONTEXT_FIELDS["contributors"][0]}
   %contributors = load i32, ptr %c, align 4
   %float_n = uitofp i32 %contributors to float
+  %one_bits = call i16 asm "", "=r,0"(i16 {_ONE})
+  %one_bfloat = bitcast i16 %one_bits to bfloat
+  %one = fpext bfloat %one_bfloat to float
   br label %loop
 loop:
   %i = phi i64 [0, %begin], [%next, %loop]
@@ -215,8 +222,12 @@ def _size(f: Format) -> int:
     return f.size
 
 
-def _reducing(fresh: bool, lifts: bool, payloads: int, source: Format, accumulator: Format) -> str:
+def _reducing(
+    op: Op, fresh: bool, elements: bool, payloads: int, source: Format, accumulator: Format
+) -> str:
     """first, load, acc and merge: payloads, in child order, into the accumulator."""
+    lifts = elements and op.lift is not None
+    fused = op.adds and not lifts and source.name == "bfloat16"
     t = _t(accumulator)
     # LLVM computes in bfloat as float, then rounds
     computed = _FLOAT if accumulator.name == "bfloat16" else accumulator
@@ -226,7 +237,11 @@ def _reducing(fresh: bool, lifts: bool, payloads: int, source: Format, accumulat
         x = loop.convert(loop.load(f"%p{j}", source), source, accumulator)
         if lifts:
             x = loop.call("op.lift", f"{t} {x}", accumulator, computed)
-        if total is not None:
+        if total is not None and fused:
+            a, b = (loop.convert(v, accumulator, _FLOAT) for v in (total, x))
+            wide = loop.call("llvm.fma.f32", f"float {b}, float %one, float {a}", _FLOAT, _FLOAT)
+            x = loop.convert(wide, _FLOAT, accumulator)
+        elif total is not None:
             x = loop.call("op.merge", f"{t} {total}, {t} {x}", accumulator, computed)
         total = x
     loop.store(str(total), "%acc", accumulator)
@@ -254,17 +269,16 @@ def kernel_ir(op: Op, element: Format, preset: str) -> tuple[str, dict[str, str]
     Entries with the same body share one function.
     """
     element, accumulator, partial, result = preset_formats(element, preset)
-    lifts = op.lift is not None
     bodies = {
         "emit": _leaving(False, accumulator, partial),
         "finish": _leaving(op.finish is not None, accumulator, result),
     }
     for k in (1, *FAN_INS):
         suffix = "" if k == 1 else str(k)
-        bodies[f"first{suffix}"] = _reducing(True, lifts, k, element, accumulator)
-        bodies[f"load{suffix}"] = _reducing(True, False, k, partial, accumulator)
-        bodies[f"acc{suffix}"] = _reducing(False, lifts, k, element, accumulator)
-        bodies[f"merge{suffix}"] = _reducing(False, False, k, partial, accumulator)
+        bodies[f"first{suffix}"] = _reducing(op, True, True, k, element, accumulator)
+        bodies[f"load{suffix}"] = _reducing(op, True, False, k, partial, accumulator)
+        bodies[f"acc{suffix}"] = _reducing(op, False, True, k, element, accumulator)
+        bodies[f"merge{suffix}"] = _reducing(op, False, False, k, partial, accumulator)
     owner: dict[str, str] = {}
     symbols = {entry: owner.setdefault(bodies[entry], entry) for entry in ENTRIES}
     kernels = "".join(f"define i64 @{entry}{body}" for body, entry in owner.items())
@@ -316,6 +330,9 @@ def _link(elf: bytes, what: str) -> tuple[bytes, dict[str, int]]:
 
     file: Any = ELFFile(io.BytesIO(elf))
     table = file.get_section_by_name(".symtab")
+    missing = [s.name for s in table.iter_symbols() if s["st_shndx"] == "SHN_UNDEF" and s.name]
+    if missing:
+        raise ImageError(f"{what}: its code calls {', '.join(missing)}: no such function on a core")
     code = b""
     offsets: dict[str, int] = {}
     for index, section in enumerate(file.iter_sections()):
@@ -332,9 +349,6 @@ def _link(elf: bytes, what: str) -> tuple[bytes, dict[str, int]]:
                 for s in table.iter_symbols()
                 if s["st_shndx"] == index and s["st_info"]["type"] == "STT_FUNC"
             }
-    missing = [s.name for s in table.iter_symbols() if s["st_shndx"] == "SHN_UNDEF" and s.name]
-    if missing:
-        raise ImageError(f"{what}: its code calls {', '.join(missing)}: no such function on a core")
     return code, offsets
 
 

@@ -223,13 +223,13 @@ class KernelImage:
         fixed = _HEADER.size + len(_NAMES) * _TEXT.size
         if len(data) < fixed + _DIGEST:
             raise ImageError(f"image of {len(data)} bytes is too short: build it again")
-        magic, layout, abi, total, code_size, count, zero = _HEADER.unpack_from(data)
+        magic, layout, abi, total, code_size, count, _ = _HEADER.unpack_from(data)
         if magic != _MAGIC:
             raise ImageError(f"image begins with {magic!r} and not {_MAGIC!r}: not a kernel image")
         if layout != _LAYOUT:
             raise ImageError(f"image layout version {layout}: this release reads {_LAYOUT}")
         code_at = fixed + count * _ENTRY.size
-        if total != len(data) or zero or total != code_at + code_size + _DIGEST:
+        if total != len(data) or total != code_at + code_size + _DIGEST:
             raise ImageError(f"image sizes do not add up to its {len(data)} bytes: build it again")
         if hashlib.sha256(data[:-_DIGEST]).digest() != data[-_DIGEST:]:
             raise ImageError("image is damaged (SHA-256 differs): build it again")
@@ -237,22 +237,21 @@ class KernelImage:
             name: _text(_TEXT.unpack_from(data, _HEADER.size + i * _TEXT.size)[0])
             for i, name in enumerate(_NAMES)
         }
-        entries: dict[str, int] = {}
-        for i in range(count):
-            raw, offset = _ENTRY.unpack_from(data, fixed + i * _ENTRY.size)
-            entry = _text(raw)
-            if entry in entries:
-                raise ImageError(f"image has entry {entry!r} twice: build it again")
-            entries[entry] = offset
-        return cls(**texts, code=data[code_at : code_at + code_size], entries=entries, abi=abi)
+        raw = (_ENTRY.unpack_from(data, fixed + i * _ENTRY.size) for i in range(count))
+        image = cls(
+            **texts,
+            code=data[code_at : code_at + code_size],
+            entries={_text(entry): offset for entry, offset in raw},
+            abi=abi,
+        )
+        if image.to_bytes() != data:  # entries twice or not sorted, padding not zero
+            raise ImageError("image is not as nicemu writes it: build it again")
+        return image
 
 
 def _text(raw: bytes) -> str:
-    """ASCII text padded with zeros to its field."""
-    text, _, rest = raw.partition(b"\0")
-    if not text.isascii() or rest.strip(b"\0"):
-        raise ImageError(f"image text {raw!r} is not ASCII padded with zeros: build it again")
-    return text.decode()
+    """The text of a field that is padded with zeros."""
+    return raw.partition(b"\0")[0].decode("ascii", errors="replace")
 
 
 # ---- the cache -----------------------------------------------------------------------------------
