@@ -29,9 +29,15 @@ from nicemu.image import (
 __all__ = ["Op", "compile_op", "kernel_ir"]
 
 TRIPLE = "riscv64-unknown-elf"
-CPU = "generic-rv64"
 FEATURES = "+m,+a,+f,+d,+c,+v,+zfh,+zvfh,+zfbfmin,+zvfbfmin,+zvfbfwma,+zba,+zbb,+zbs,+zicond"
-PIPELINE = "O3 loop-vectorize no-slp no-unroll"  # as set in _emit; a part of the cache key
+TARGET = {
+    "cpu": "generic-rv64",
+    "features": FEATURES,
+    "opt": 3,
+    "reloc": "static",
+    "codemodel": "medium",
+}
+PIPELINE = {"loop_vectorization": True, "slp_vectorization": False, "loop_unrolling": False}
 
 
 @dataclass(frozen=True)
@@ -150,9 +156,8 @@ class _Loop:
     def _address(self, base: str, f: Format) -> tuple[str, str]:
         """Pointer to element %i, and what to say of aliases: the accumulator and what the table
         points to never overlap."""
-        scopes = (
-            "!alias.scope !1, !noalias !2" if base == "%acc" else "!alias.scope !2, !noalias !1"
-        )
+        own, other = ("!1", "!2") if base == "%acc" else ("!2", "!1")
+        scopes = f"!alias.scope {own}, !noalias {other}"
         return self.let(f"getelementptr inbounds {_t(f)}, ptr {base}, i64 %i", f), scopes
 
     def load(self, base: str, f: Format) -> str:
@@ -303,9 +308,7 @@ def _emit(ir: str, what: str) -> bytes:
     with _LLVM_LOCK:
         llvm.initialize_all_targets()
         llvm.initialize_all_asmprinters()
-        machine = llvm.Target.from_triple(TRIPLE).create_target_machine(
-            cpu=CPU, features=FEATURES, opt=3, reloc="static", codemodel="medium"
-        )
+        machine = llvm.Target.from_triple(TRIPLE).create_target_machine(**TARGET)
         try:
             module = llvm.parse_assembly(ir)
             module.verify()
@@ -315,9 +318,8 @@ def _emit(ir: str, what: str) -> bytes:
         module.triple = machine.triple
         module.data_layout = str(machine.target_data)
         options = llvm.create_pipeline_tuning_options(speed_level=3)
-        options.loop_vectorization = True
-        options.slp_vectorization = False
-        options.loop_unrolling = False
+        for name, value in PIPELINE.items():
+            setattr(options, name, value)
         builder = llvm.create_pass_builder(machine, options)
         builder.getModulePassManager().run(module, builder)
         return bytes(machine.emit_object(module))
@@ -388,6 +390,6 @@ def compile_op(op: Op, element: str | Format, preset: str = "wide") -> KernelIma
             entries={entry: offsets[symbol] for entry, symbol in symbols.items()},
         )
 
-    recipe = (ABI_VERSION, TRIPLE, CPU, FEATURES, PIPELINE, _llvmlite_version(), symbols, ir)
+    recipe = (ABI_VERSION, TRIPLE, TARGET, PIPELINE, _llvmlite_version(), symbols, ir)
     digest = hashlib.sha256(repr(recipe).encode()).hexdigest()
     return cached(f"{op.name}-{source.alias}-{preset}-{digest[:32]}", build)
