@@ -75,6 +75,18 @@ FP_INLINE bool fp_is_snan(const struct fp_format *f, u64 a)
     return fp_is_nan(f, a) && !(a >> (f->mbits - 1) & 1);
 }
 
+/* ---- in a 64-bit register: NaN-boxed, all ones above the number -------------------------------- */
+
+/* A badly boxed number reads as the canonical NaN. */
+FP_INLINE u64 fp_unbox(const struct fp_format *f, u64 r)
+{
+    return likely(r >= ~fp_mask(f)) ? r & fp_mask(f) : f->nan;
+}
+FP_INLINE u64 fp_box(const struct fp_format *f, u64 a)
+{
+    return a | ~fp_mask(f);
+}
+
 /* ---- NaN policy ----------------------------------------------------------------------------- */
 
 /* Result of an operation with a NaN among a, b (pass the same twice when there is one). */

@@ -11,11 +11,6 @@
 #define VEC_LOOPS vec_loops_avx2
 #include "vloops_table.h"
 
-void simd_avx2_replace(op_fn fn[INSN_COUNT])
-{
-    (void)fn;
-}
-
 #if defined(__clang__)
 #pragma clang attribute pop
 #endif
