@@ -14,7 +14,8 @@
 #include <immintrin.h>
 
 #define HOST __attribute__((target("avx2,fma,f16c")))
-#define HOST_BODY(name) HOST static int host_##name(struct hart *h, const struct op *o)
+#define HOST_BODY(name)                                                                            \
+    HOST static int host_##name(struct hart *h, const struct op *o, __attribute__((unused)) u64 last)
 #define HOST_ROUNDS likely(h->host_rm >> o->rm & 1)
 
 /* ---- numbers of the three formats as the host has them: f16 as an f32 ------------------------------ */
@@ -111,7 +112,7 @@ HOST static inline float fma_f16(float a, float b, float c)
     {                                                                                              \
         if (HOST_ROUNDS && put_##fmt(h, o->rd, expr))                                              \
             return NEXT;                                                                           \
-        return x_##name(h, o);                                                                     \
+        return x_##name(h, o, 0);                                                                  \
     }
 /* rd = a signed integer; x86 answers the lowest one to everything out of range */
 #define HOST_TO_INT(name, from, I, lowest, wrap, current, truncate)                                \
@@ -125,7 +126,7 @@ HOST static inline float fma_f16(float a, float b, float c)
                 return NEXT;                                                                       \
             }                                                                                      \
         }                                                                                          \
-        return x_##name(h, o);                                                                     \
+        return x_##name(h, o, 0);                                                                  \
     }
 #define HOST_TO_INTS(x, from, wrap, p)                                                             \
     HOST_TO_INT(fcvt_w_##x, from, i32, INT32_MIN, wrap, _mm_cvt##p##_si32, _mm_cvtt##p##_si32)     \

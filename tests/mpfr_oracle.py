@@ -237,8 +237,10 @@ def from_int(f: Format, rm: int, a: Iterable[int]) -> tuple[Bits, Flags]:
     return _rounded(f, rm, operator.pos, operands)
 
 
-def to_int(f: Format, rm: int, a: Bits, width: int, signed: bool) -> tuple[Bits, Flags]:
-    """To integers of `width` bits, saturating; bits are those of the 64-bit number."""
+def to_ints(
+    f: Format, rm: int, a: Bits, kinds: Iterable[tuple[int, bool]]
+) -> list[tuple[Bits, Flags]]:
+    """To integers of several kinds (bits, signed), saturating; each as 64-bit numbers."""
     rint = {
         RNE: gmpy2.rint,
         RTZ: gmpy2.rint_trunc,
@@ -246,17 +248,27 @@ def to_int(f: Format, rm: int, a: Bits, width: int, signed: bool) -> tuple[Bits,
         RUP: gmpy2.rint_ceil,
         RMM: gmpy2.rint_round,
     }[rm]
-    most = (1 << (width - signed)) - 1
-    least = -most - 1 if signed else 0
-    out, flags = [], []
-    with gmpy2.context(precision=53):
-        for x in to_mpfr(f, a):
-            v = most if gmpy2.is_nan(x) or x > most else least if x < least - 1 else int(rint(x))
-            valid = not gmpy2.is_nan(x) and gmpy2.is_finite(x) and least <= rint(x) <= most
-            v = min(max(v, least), most)
-            out.append(v & (1 << 64) - 1)
-            flags.append(NV if not valid else NX if x != v else 0)
-    return np.array(out, np.uint64), np.array(flags, np.uint8)
+    with gmpy2.context(precision=53):  # a NaN counts as too large
+        rounded = [
+            int(rint(x)) if gmpy2.is_finite(x) else -np.inf if x < 0 else np.inf
+            for x in to_mpfr(f, a)
+        ]
+    with np.errstate(invalid="ignore"):
+        inexact = np.where(to_float(f, a) == np.array(rounded, np.float64), 0, NX)
+    out = []
+    for width, signed in kinds:
+        most = (1 << (width - signed)) - 1
+        least = -most - 1 if signed else 0
+        fixed = [most if r > most else least if r < least else r for r in rounded]
+        valid = np.array([r == v for r, v in zip(rounded, fixed, strict=True)])
+        bits = np.array([int(v) & (1 << 64) - 1 for v in fixed], np.uint64)
+        out.append((bits, np.where(valid, inexact, NV).astype(np.uint8)))
+    return out
+
+
+def to_int(f: Format, rm: int, a: Bits, width: int, signed: bool) -> tuple[Bits, Flags]:
+    """To one kind of integer."""
+    return to_ints(f, rm, a, [(width, signed)])[0]
 
 
 def select(name: str, f: Format, a: Bits, b: Bits) -> tuple[Bits, Flags]:
