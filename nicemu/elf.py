@@ -14,7 +14,7 @@ from pathlib import Path
 
 from nicemu.errors import FileFormatError
 
-__all__ = ["Elf", "Segment", "is_elf", "load_elf", "parse_elf"]
+__all__ = ["Elf", "Segment", "is_elf", "load_elf", "parse_elf", "read_file"]
 
 MAGIC = b"\x7fELF"
 EM_RISCV = 243
@@ -82,27 +82,32 @@ def is_elf(data: bytes) -> bool:
     return data[:4] == MAGIC
 
 
-def load_elf(path: str | Path) -> Elf:
-    """Read an executable.
+def read_file(path: str | Path) -> bytes:
+    """The bytes of a regular file.
 
     Raises:
-        FileFormatError: missing, unreadable, too large, not a regular file, or as
-            :func:`parse_elf`.
+        FileFormatError: missing, unreadable, too large, or not a regular file.
     """
     path = Path(path)
     try:
         if not path.is_file():
             what = "is not a regular file" if path.exists() else "does not exist"
-            raise FileFormatError(f"{path}: {what}: give an ELF executable for RV64")
+            raise FileFormatError(f"{path}: {what}: give the path of a file")
         size = path.stat().st_size
         if size > MOST_BYTES:
-            raise FileFormatError(f"{path}: {size} bytes: use at most {MOST_BYTES}")
-        data = path.read_bytes()
-    except (OSError, ValueError) as e:  # ValueError: a NUL in the name
-        if isinstance(e, FileFormatError):
-            raise
-        raise FileFormatError(f"{path}: cannot be read: {getattr(e, 'strerror', e)}") from e
-    return parse_elf(data, str(path))
+            raise FileFormatError(f"{path}: {size} bytes: use a file of at most {MOST_BYTES}")
+        return path.read_bytes()
+    except OSError as e:
+        raise FileFormatError(f"{path}: cannot be read: {e.strerror}: check its permissions") from e
+
+
+def load_elf(path: str | Path) -> Elf:
+    """Read an executable.
+
+    Raises:
+        FileFormatError: as :func:`read_file` and :func:`parse_elf`.
+    """
+    return parse_elf(read_file(path), str(path))
 
 
 def parse_elf(data: bytes, name: str = "ELF file") -> Elf:
