@@ -1,0 +1,449 @@
+"""The command `nicemu`: allreduce, run, disasm, guide.
+
+Owns: arguments, progress, tables, JSON, exit codes (guide/errors.md).  Everything it prints is
+computed below.  The only module that imports click and rich.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import asdict, dataclass
+from importlib import resources
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from nicemu import __version__
+from nicemu.builtin import OPS, kernel
+from nicemu.errors import ArgumentError, FileFormatError, ImageError, NicemuError
+from nicemu.image import PRESETS, KernelImage
+
+if TYPE_CHECKING:  # imported where used: help and guide need neither the core nor a reader
+    from nicemu._core import Cores
+    from nicemu.bare import Outcome
+    from nicemu.gradients import Gradients
+    from nicemu.nic import ReduceResult
+
+__all__ = ["main"]
+
+DIFFERENT, UNUSABLE, INTERRUPTED = 1, 2, 130  # exit codes
+MOST_EXIT = 125  # of a guest: what shells leave to programs
+TRUE_VALUE = {"sum": "sum", "avg": "mean", "max": "maximum", "min": "minimum", "prod": "product"}
+SIZES = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+
+
+class _Group(click.Group):
+    """Commands whose errors are one line on stderr and an exit code."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except NicemuError as e:
+            _fail(ctx, str(e), UNUSABLE)
+        except MemoryError as e:
+            _fail(ctx, f"the host has no memory left ({e}): use smaller inputs", UNUSABLE)
+        except KeyboardInterrupt:
+            _fail(ctx, "interrupted", INTERRUPTED)
+
+
+def _fail(ctx: click.Context, message: str, code: int) -> NoReturn:
+    click.echo(f"nicemu: {' '.join(message.split())}", err=True)
+    ctx.exit(code)
+
+
+def _bytes(text: str) -> int:
+    """A size: bytes, or K, M or G for powers of 1024."""
+    digits = text.rstrip("KMG")
+    unit = SIZES.get(text[len(digits) :])
+    if unit is None or not (digits.isascii() and digits.isdigit()):
+        raise ArgumentError(f"memory {text!r} is no size: use e.g. 65536, 64K, 256M or 1G")
+    return int(digits) * unit
+
+
+@click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, message="nicemu %(version)s")
+def main() -> None:
+    """Emulate a SmartNIC whose eight RISC-V cores reduce FP16/BF16 gradients, to the bit."""
+
+
+def _console() -> Console:
+    """Standard output; 80 columns when it is no terminal."""
+    return Console(highlight=False, markup=False)
+
+
+# ---- allreduce -------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Difference:
+    """The first element whose bits differ from the reference, and how many do."""
+
+    array: str
+    index: list[int]
+    device: str
+    reference: str
+    elements: int
+
+
+@dataclass(frozen=True)
+class _Reduction:
+    """One group of files, reduced and checked."""
+
+    op: str
+    preset: str
+    dtype: str
+    files: list[str]
+    arrays: int
+    elements: int
+    result: ReduceResult
+    largest_error_ulp: float
+    difference: _Difference | None
+    output: str | None
+
+    def record(self) -> dict[str, Any]:
+        """For --json."""
+        own = {k: getattr(self, k) for k in ("op", "preset", "dtype", "files", "arrays")}
+        ulp = self.largest_error_ulp
+        return {
+            **own,
+            "elements": self.elements,
+            "packets": self.result.packets,
+            "bytes": self.result.bytes_in,
+            "host_seconds": self.result.seconds,
+            "host_gb_per_s": _gb_per_s(self.result),
+            "cores": [asdict(c) for c in self.result.cores],
+            "largest_error_ulp": ulp if math.isfinite(ulp) else "inf",
+            "difference": asdict(self.difference) if self.difference else None,
+            "output": self.output,
+            "bits_equal": self.difference is None,
+        }
+
+
+def _gb_per_s(result: ReduceResult) -> float:
+    return result.bytes_in / max(result.seconds, 1e-9) / 1e9
+
+
+@main.command()
+@click.argument("files", nargs=-1, type=click.Path())
+@click.option("--op", type=click.Choice(list(OPS)), default="sum", show_default=True)
+@click.option(
+    "--preset", type=click.Choice(list(PRESETS)), default="wide", show_default=True,
+    help="Where it rounds: once, at every hop, or at every addition.",
+)  # fmt: skip
+@click.option("-o", "--output", type=click.Path(), help="Result: .safetensors, .npz or .npy.")
+@click.option("--dtype", help="Format of the elements; numpy stores bfloat16 without its name.")
+@click.option("--payload", type=int, default=1024, show_default=True, help="Bytes per packet.")
+@click.option("--threads", type=int, help="Host threads; the bits do not depend on them.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@click.pass_context
+def allreduce(
+    ctx: click.Context,
+    files: tuple[str, ...],
+    op: str,
+    preset: str,
+    output: str | None,
+    dtype: str | None,
+    payload: int,
+    threads: int | None,
+    as_json: bool,
+) -> None:
+    """Reduce one gradient file per worker on the eight cores.
+
+    FILES are .safetensors, .npz or .npy, or one directory of them; their order is the order of
+    the additions. Without FILES it reduces the real gradients of eight workers that come with the
+    package, in bfloat16 and then in float16. The result is compared, bit for bit, with an exact
+    reference that shares no code with the cores.
+    """
+    from nicemu.gradients import worker_files
+
+    if files:
+        groups = [worker_files(files)]
+    else:
+        shipped = resources.files("nicemu") / "data" / "gradients"
+        groups = [worker_files([str(shipped / name)]) for name in ("bf16", "f16")]
+        if output is not None:
+            raise ArgumentError(f"-o {output}: needs FILES; without them nothing is written")
+    done = []
+    for group in groups:
+        reduction = _reduce(group, op, preset, output, dtype, payload, threads)
+        done.append(reduction)
+        if not as_json:
+            _show(reduction)
+    equal = all(r.difference is None for r in done)
+    if as_json:
+        record = {"bits_equal": equal, "runs": [r.record() for r in done]}
+        click.echo(json.dumps(record, indent=2))
+    else:
+        click.echo(f"bits equal to reference: {'yes' if equal else 'no'}")
+    ctx.exit(0 if equal else DIFFERENT)
+
+
+def _reduce(
+    paths: Sequence[Path],
+    op: str,
+    preset: str,
+    output: str | None,
+    dtype: str | None,
+    payload: int,
+    threads: int | None,
+) -> _Reduction:
+    """Read, reduce, check, write."""
+    from nicemu.gradients import Output, read_group
+    from nicemu.nic import Nic
+    from nicemu.reference.streams import reduce_streams, true_error_ulp
+
+    group = read_group(paths, dtype)
+    fmt = group[0].format
+    streams = [worker.stream for worker in group]
+    with nullcontext() if output is None else Output(output, group) as target:
+        nic = Nic("card", threads=threads)
+        nic.load(kernel(op, fmt, preset))
+        with _progress(f"reducing {fmt.name}", streams[0].size) as step:
+            result = nic.reduce(streams, payload=payload, progress=step)
+        with _progress("checking", None):
+            bits = result.values.view(fmt.bits_dtype)
+            reference = reduce_streams(op, fmt, streams, preset)
+            error = true_error_ulp(op, fmt, streams, bits)
+        difference = _difference(group[0], bits, reference)
+        if target is not None and difference is None:
+            target.write(result.values, {"op": op, "preset": preset, "workers": str(len(group))})
+    return _Reduction(
+        op=op,
+        preset=preset,
+        dtype=fmt.name,
+        files=[str(worker.path) for worker in group],
+        arrays=len(group[0].shapes),
+        elements=streams[0].size,
+        result=result,
+        largest_error_ulp=error,
+        difference=difference,
+        output=output if difference is None else None,
+    )
+
+
+@contextmanager
+def _progress(what: str, total: int | None) -> Iterator[Callable[[int], None]]:
+    """A bar on stderr, when that is a terminal; yields a function that takes what is done."""
+    from rich.progress import Progress
+
+    console = Console(stderr=True)
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task(what, total=total)
+        yield lambda done: bar.update(task, completed=done)
+
+
+def _difference(layout: Gradients, bits: Any, reference: Any) -> _Difference | None:
+    """Where the device and the reference part."""
+    import numpy as np
+
+    wrong = np.flatnonzero(bits != reference)
+    if not wrong.size:
+        return None
+    first = at = int(wrong[0])
+    digits = 2 + 2 * bits.itemsize
+    for key, shape in layout.shapes.items():
+        if at < math.prod(shape):
+            return _Difference(
+                array=key,
+                index=[int(i) for i in np.unravel_index(at, shape)] if shape else [],
+                device=f"{int(bits[first]):#0{digits}x}",
+                reference=f"{int(reference[first]):#0{digits}x}",
+                elements=int(wrong.size),
+            )
+        at -= math.prod(shape)
+    raise AssertionError("the shapes add up to the stream")
+
+
+def _show(reduction: _Reduction) -> None:
+    r, result = reduction, reduction.result
+    click.echo(
+        f"{r.op} of {len(r.files)} workers, {r.dtype}, {r.preset}: "
+        f"{r.elements:,} elements in {r.arrays} arrays"
+    )
+    _show_cores(
+        ["packets", "instructions", "elements"],
+        [[c.packets, c.instructions, c.elements] for c in result.cores],
+    )
+    click.echo(f"packets: {result.packets:,}")
+    click.echo(f"bytes: {result.bytes_in:,}")
+    click.echo(f"host: {result.seconds:.3f} s, {_gb_per_s(result):.3f} GB/s")
+    click.echo(
+        f"largest error against the true {TRUE_VALUE.get(r.op, r.op)}: {r.largest_error_ulp:.4g} ulp"
+    )
+    if r.output is not None:
+        click.echo(f"written: {r.output}")
+    if d := r.difference:
+        where = f"{d.array}{d.index}" if d.array else f"{d.index}"
+        click.echo(
+            f"first difference at {where}: device {d.device}, reference {d.reference}; "
+            f"{d.elements:,} of {r.elements:,} elements differ, nothing is written"
+        )
+
+
+def _show_cores(columns: Sequence[str], rows: Sequence[Sequence[int]]) -> None:
+    """One line per core, and their total."""
+    table = Table(show_footer=len(rows) > 1)
+    table.add_column("core", footer="all", justify="right")
+    for name, cells in zip(columns, zip(*rows, strict=True), strict=True):
+        table.add_column(name, footer=f"{sum(cells):,}", justify="right")
+    for core, row in enumerate(rows):
+        table.add_row(str(core), *(f"{n:,}" for n in row))
+    _console().print(table)
+
+
+# ---- run -------------------------------------------------------------------------------------
+
+
+@main.command()
+@click.argument("file", type=click.Path())
+@click.option("--cores", type=int, default=1, show_default=True, help="1..64.")
+@click.option("--vlen", type=int, default=512, show_default=True, help="128, 256, 512 or 1024.")
+@click.option("--memory", default="256M", show_default=True, help="Bytes of RAM.")
+@click.option(
+    "--budget", type=int, default=10**10, show_default=True,
+    help="Most instructions + vector elements of each core.",
+)  # fmt: skip
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@click.pass_context
+def run(
+    ctx: click.Context,
+    file: str,
+    cores: int,
+    vlen: int,
+    memory: str,
+    budget: int,
+    as_json: bool,
+) -> None:
+    """Run a bare-metal RV64 program until it exits through tohost.
+
+    All cores start at the entry in M-mode. The exit status is the program's, at most 125.
+    """
+    from nicemu import bare
+    from nicemu.elf import load_elf
+
+    printed = bytearray()
+    out = click.get_binary_stream("stdout")
+
+    def write(data: bytes) -> None:
+        printed.extend(data)
+        if not as_json:
+            out.write(data)
+            if data == b"\n":
+                out.flush()
+
+    elf = load_elf(file)
+    try:
+        outcome = bare.run(elf, write, cores=cores, vlen=vlen, memory=_bytes(memory), budget=budget)
+    finally:
+        out.flush()
+    if as_json:
+        record = {
+            "exit_code": outcome.exit_code,
+            "host_seconds": outcome.seconds,
+            "output": printed.decode("utf-8", "backslashreplace"),
+            "cores": [asdict(c) for c in outcome.counters],
+        }
+        click.echo(json.dumps(record, indent=2))
+    else:
+        if printed and printed[-1] != ord("\n"):
+            click.echo()
+        _show_outcome(outcome)
+    ctx.exit(min(outcome.exit_code, MOST_EXIT))
+
+
+def _show_outcome(outcome: Outcome) -> None:
+    _show_cores(
+        ["instructions", "elements", "bytes loaded", "bytes stored"],
+        [
+            [
+                c.instructions,
+                c.elements,
+                c.load_bytes + c.vector_load_bytes,
+                c.store_bytes + c.vector_store_bytes,
+            ]
+            for c in outcome.counters
+        ],
+    )
+    rate = sum(c.instructions for c in outcome.counters) / max(outcome.seconds, 1e-9) / 1e6
+    click.echo(f"host: {outcome.seconds:.3f} s, {rate:.1f} million instructions/s")
+    click.echo(f"exit status: {outcome.exit_code}")
+
+
+# ---- disasm ----------------------------------------------------------------------------------
+
+
+@main.command()
+@click.argument("file", type=click.Path())
+def disasm(file: str) -> None:
+    """Print the code of an ELF executable or a kernel image as instructions."""
+    from nicemu._core import Cores
+
+    code, labels = _code_of(Path(file))
+    cores = Cores()
+    for address, data in code:
+        for line in _lines(cores, address, data, labels):
+            click.echo(line)
+
+
+def _code_of(path: Path) -> tuple[list[tuple[int, bytes]], dict[int, list[str]]]:
+    """Stretches of code by address, and names of addresses."""
+    from nicemu.elf import is_elf, parse_elf, read_file
+
+    data = read_file(path)
+    labels: dict[int, list[str]] = {}
+    if is_elf(data):
+        elf = parse_elf(data, str(path))
+        for name, address in elf.symbols.items():
+            if not name.startswith((".L", "$")):  # the assembler's own
+                labels.setdefault(address, []).append(name)
+        return [(address, bytes(code)) for address, code in elf.code], labels
+    try:
+        image = KernelImage.from_bytes(data)
+    except ImageError as e:
+        raise FileFormatError(f"{path}: is no ELF file, and no kernel image either: {e}") from e
+    for name, offset in image.entries.items():
+        labels.setdefault(offset, []).append(name)
+    return [(0, image.code)], labels
+
+
+def _lines(cores: Cores, address: int, data: bytes, labels: dict[int, list[str]]) -> Iterator[str]:
+    at = 0
+    while at < len(data):
+        pc = address + at
+        for name in labels.get(pc, ()):
+            yield f"{name}:"
+        word = int.from_bytes(data[at : at + 4], "little")
+        text, size = cores.disasm(word, pc)
+        if at + size > len(data):  # half an instruction at the end
+            size = len(data) - at
+            text = f".byte {', '.join(f'{b:#04x}' for b in data[at:])}"
+        encoding = f"{word & ((1 << 8 * size) - 1):0{2 * size}x}"
+        yield f"{pc:>12x}:  {encoding:<8}  {text}"
+        at += size
+
+
+# ---- guide -----------------------------------------------------------------------------------
+
+
+@main.command()
+@click.argument("topic", default="index")
+def guide(topic: str) -> None:
+    """Show the documentation of a TOPIC; without one, what topics there are."""
+    folder = resources.files("nicemu") / "guide"
+    topics = sorted(p.name[:-3] for p in folder.iterdir() if p.name.endswith(".md"))
+    if topic not in topics:
+        raise ArgumentError(f"topic {topic!r} is unknown: use one of {', '.join(topics)}")
+    text = (folder / f"{topic}.md").read_text(encoding="utf-8")
+    if not sys.stdout.isatty():
+        click.echo(text.rstrip("\n"))
+        return
+    from rich.markdown import Markdown
+
+    Console().print(Markdown(text))
