@@ -274,9 +274,8 @@ def _show(reduction: _Reduction) -> None:
     click.echo(f"packets: {result.packets:,}")
     click.echo(f"bytes: {result.bytes_in:,}")
     click.echo(f"host: {result.seconds:.3f} s, {_gb_per_s(result):.3f} GB/s")
-    click.echo(
-        f"largest error against the true {TRUE_VALUE.get(r.op, r.op)}: {r.largest_error_ulp:.4g} ulp"
-    )
+    true = TRUE_VALUE.get(r.op, r.op)
+    click.echo(f"largest error against the true {true}: {r.largest_error_ulp:.4g} ulp")
     if r.output is not None:
         click.echo(f"written: {r.output}")
     if d := r.difference:
@@ -329,7 +328,7 @@ def run(
     from nicemu.elf import load_elf
 
     printed = bytearray()
-    out = click.get_binary_stream("stdout")
+    out = sys.stdout.buffer
 
     def write(data: bytes) -> None:
         printed.extend(data)
