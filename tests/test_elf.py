@@ -1,4 +1,4 @@
-"""ELF files and the bare-metal machine: what runs, what is refused, and that nothing else happens."""
+"""ELF files and the bare-metal machine: what runs, and how everything else is refused."""
 
 from __future__ import annotations
 
@@ -244,8 +244,14 @@ def test_a_trap_goes_to_the_guest() -> None:
 
 def test_programs_below_the_usual_address() -> None:
     low = 0x10_0000
-    code = code_bytes([*load_constant(T0, low + 0x1000), encode("addi", rd=T1, rs1=0, imm=7),
-                       encode("sd", rs2=T1, rs1=T0, imm=0), encode("jal", rd=0, target=0)])  # fmt: skip
+    code = code_bytes(
+        [
+            *load_constant(T0, low + 0x1000),
+            encode("addi", rd=T1, rs1=0, imm=7),
+            encode("sd", rs2=T1, rs1=T0, imm=0),
+            encode("jal", rd=0, target=0),
+        ]
+    )
     elf = parse_elf(build(Image(code, base=low, symbols={"tohost": low + 0x1000})))
     assert bare.run(elf, lambda _: None, memory=1 << 20).exit_code == 3
 
