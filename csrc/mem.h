@@ -34,12 +34,21 @@ static inline unsigned span_slot(u64 addr)
     return (addr >> 12) % SPANS;
 }
 
+/* A hit is never NULL; said so that callers test once. */
+static inline u8 *within(const struct span *s, u64 off)
+{
+    u8 *p = s->host + off;
+    if (!p)
+        __builtin_unreachable();
+    return p;
+}
+
 /* Host address of the n <= 8 bytes at addr, or NULL when this cache cannot prove them. */
 static inline u8 *span_scalar(const struct span *cache, u64 addr)
 {
     const struct span *s = &cache[span_slot(addr)];
     u64 off = addr - s->base;
-    return likely(off < s->scalar) ? s->host + off : NULL;
+    return likely(off < s->scalar) ? within(s, off) : NULL;
 }
 
 /* The same for n bytes of any number. */
@@ -47,7 +56,7 @@ static inline u8 *span_bytes(const struct span *cache, u64 addr, u64 n)
 {
     const struct span *s = &cache[span_slot(addr)];
     u64 off = addr - s->base;
-    return likely(off < s->scalar && n <= s->size - off) ? s->host + off : NULL;
+    return likely(off < s->scalar && n <= s->size - off) ? within(s, off) : NULL;
 }
 
 /* The region that holds addr and grants all of perm, or NULL. */
