@@ -15,10 +15,11 @@
 
 #define HOST __attribute__((target("avx2,fma,f16c")))
 #define HOST_BODY(name)                                                                            \
-    HOST static int host_##name(struct hart *h, const struct op *o, __attribute__((unused)) u64 last)
+    HOST static int host_##name(struct hart *h, const struct op *o,                                \
+                                __attribute__((unused)) u64 last)
 #define HOST_ROUNDS likely(h->host_rm >> o->rm & 1)
 
-/* ---- numbers of the three formats as the host has them: f16 as an f32 ------------------------------ */
+/* ---- numbers of the three formats as the host has them: f16 as an f32 ----------------------- */
 
 HOST static inline float get_f32(const struct hart *h, u8 r)
 {
@@ -100,7 +101,7 @@ HOST static inline float fma_f16(float a, float b, float c)
     return odd_f32(__builtin_fma((double)a, (double)b, (double)c));
 }
 
-/* ---- the bodies ----------------------------------------------------------------------------------------- */
+/* ---- the bodies ------------------------------------------------------------------------------ */
 
 #define A(fmt) get_##fmt(h, o->rs1)
 #define B(fmt) get_##fmt(h, o->rs2)

@@ -3,9 +3,11 @@
  * read-modify-write is atomic. */
 #include "cores.h"
 
-/* ---- slow path ---------------------------------------------------------------------------------- */
+/* ---- slow path: out of line, so that the bodies below stay small leaf functions -------------------- */
 
-u8 *load_slow(struct hart *h, u64 addr, u64 n)
+#define SLOW __attribute__((noinline, cold))
+
+SLOW u8 *load_slow(struct hart *h, u64 addr, u64 n)
 {
     u8 *p = map_bytes(&h->map, addr, n, NICEMU_R, &h->trap.tval);
     if (p)
@@ -13,7 +15,7 @@ u8 *load_slow(struct hart *h, u64 addr, u64 n)
     return p;
 }
 
-u8 *store_slow(struct hart *h, u64 addr, u64 n)
+SLOW u8 *store_slow(struct hart *h, u64 addr, u64 n)
 {
     u8 *p = map_bytes(&h->map, addr, n, NICEMU_W, &h->trap.tval);
     if (!p)
@@ -39,25 +41,37 @@ int stop_htif(struct hart *h, const struct op *o, u64 addr)
 
 /* ---- loads and stores ------------------------------------------------------------------------------ */
 
-/* dst = the value of type T at rs1 + imm, widened by `wide` */
+/* dst = the value of type T at rs1 + imm, widened by `wide`; name_away is what the fast path could
+ * not prove */
 #define LOAD(name, T, dst, wide)                                                                   \
-    BODY(name)                                                                                     \
+    SLOW static BODY(name##_away)                                                                  \
     {                                                                                              \
         T v;                                                                                       \
-        const u8 *p = load_at(h, RS1 + IMM, sizeof v);                                             \
-        if (unlikely(!p))                                                                          \
+        const u8 *p = load_slow(h, RS1 + IMM, sizeof v);                                           \
+        if (!p)                                                                                    \
             return trap(h, o, CAUSE_LOAD, h->trap.tval);                                           \
         memcpy(&v, p, sizeof v);                                                                   \
         dst = (u64)(wide);                                                                         \
         return NEXT;                                                                               \
+    }                                                                                              \
+    BODY(name)                                                                                     \
+    {                                                                                              \
+        T v;                                                                                       \
+        const u8 *p = span_scalar(h->rspan, RS1 + IMM);                                            \
+        if (unlikely(!p))                                                                          \
+            return x_##name##_away(h, o, last);                                                    \
+        memcpy(&v, p, sizeof v);                                                                   \
+        dst = (u64)(wide);                                                                         \
+        return NEXT;                                                                               \
     }
-/* The store that the fast path could not prove: same effect, then perhaps the host is told. */
-static int store_away(struct hart *h, const struct op *o, u64 addr, const void *v, u64 n)
+/* The store that the fast path could not prove: same effect, then perhaps the host is told.  The
+ * value comes in a register: a local whose address is taken would forbid the tail call. */
+SLOW static int store_away(struct hart *h, const struct op *o, u64 addr, u64 v, u64 n)
 {
     u8 *p = store_slow(h, addr, n);
     if (!p)
         return trap(h, o, CAUSE_STORE, h->trap.tval);
-    memcpy(p, v, n);
+    memcpy(p, &v, n);
     if (store_hit_htif(h, addr))
         return stop_htif(h, o, addr);
     return NEXT;
@@ -69,7 +83,7 @@ static int store_away(struct hart *h, const struct op *o, u64 addr, const void *
         u64 addr = RS1 + IMM;                                                                      \
         u8 *p = span_scalar(h->wspan, addr);                                                       \
         if (unlikely(!p))                                                                          \
-            return store_away(h, o, addr, &v, sizeof v);                                           \
+            return store_away(h, o, addr, v, sizeof v);                                            \
         memcpy(p, &v, sizeof v);                                                                   \
         return NEXT;                                                                               \
     }
