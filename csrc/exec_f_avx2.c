@@ -169,7 +169,10 @@ HOST_TO_INTS(d, f64, _mm_set_sd, sd)
 
 void simd_avx2_replace(op_fn fn[INSN_COUNT])
 {
-#define ROW(name) {I_##name, host_##name}
+#define ROW(name)                                                                                  \
+    {                                                                                              \
+        I_##name, host_##name                                                                      \
+    }
 #define ROWS(x)                                                                                    \
     ROW(fadd_##x), ROW(fsub_##x), ROW(fmul_##x), ROW(fdiv_##x), ROW(fsqrt_##x), ROW(fmadd_##x),    \
         ROW(fmsub_##x), ROW(fnmsub_##x), ROW(fnmadd_##x), ROW(fcvt_##x##_w), ROW(fcvt_##x##_wu),   \

@@ -22,7 +22,7 @@ enum fflag { NX = 1, UF = 2, OF = 4, DZ = 8, NV = 16 };
 
 struct fp_format {
     u8 width, ebits, mbits; /* bits: all, exponent, stored mantissa */
-    u64 nan; /* the canonical NaN */
+    u64 nan;                /* the canonical NaN */
 };
 
 /* Here and not in fp.c, so that the compiler sees the constants. */
@@ -356,7 +356,7 @@ FP_INLINE u64 fp_fma(const struct fp_format *f, u64 a, u64 b, u64 c, int rm, u32
         return mc ? c : fp_sum_zero(f, sign != 0, sign_c != 0, rm);
     struct fp_parts x = fp_unpack(f, a), y = fp_unpack(f, b);
     u128 product = (u128)x.sig * y.sig; /* the lowest 22 bits and more are 0 */
-    i32 exp = x.exp + y.exp + 1; /* of bit 127 */
+    i32 exp = x.exp + y.exp + 1;        /* of bit 127 */
     if (unlikely(!mc))
         return fp_normal_round128(f, sign != 0, exp, product, rm, flags);
     if (product >> 127) {
