@@ -99,6 +99,38 @@ static void merge_bits(u8 *d, const u8 *from, const u8 *active, u64 n)
 
 /* ---- shapes ----------------------------------------------------------------------------------------- */
 
+/* FP families: at which SEW (bit 0: 8, bit 1: 16) they have f16 operands, which need Zvfh. */
+enum {
+    F16_INT = 0,
+    F16_CMP = 0,
+    F16_WIDE = 0,
+    F16_WIDE_A = 0,
+    F16_NARROW = 0,
+    F16_EXTEND2 = 0,
+    F16_EXTEND4 = 0,
+    F16_EXTEND8 = 0,
+    F16_FBITS = 2,
+    F16_FCMP = 2,
+    F16_FP1 = 2,
+    F16_FP2 = 2,
+    F16_FP3 = 2,
+    F16_FP1_W = 2,
+    F16_FP2_W = 2,
+    F16_FP3_W = 2,
+    F16_FP2_WA = 2,
+    F16_FP1_N = 2,
+    F16_FP_ROUND_N = 2,
+    F16_BF1_W = 0,
+    F16_BF3_W = 0,
+    F16_BF1_N = 0,
+    F16_INT_TO_FP = 2,
+    F16_INT_TO_FP_W = 1,
+    F16_INT_TO_FP_N = 2,
+    F16_FP_TO_INT = 2,
+    F16_FP_TO_INT_W = 2,
+    F16_FP_TO_INT_N = 1
+};
+
 enum { NONE = -128 };
 
 /* What stands in the place of vs1, always of SEW. */
@@ -142,6 +174,17 @@ static inline bool legal(const struct hart *h, const struct op *o, struct shape 
         return false;
     return (!a || overlap_ok(h, o->rd, s.d, o->rs2, s.a)) &&
            (!b || overlap_ok(h, o->rd, s.d, o->rs1, 0));
+}
+
+/* Without Zvfh: does this loop of an FP instruction have f16 operands, at the current SEW? */
+static __attribute__((noinline)) bool works_on_f16(const struct hart *h, const struct op *o)
+{
+#define LOOP(family, name, ...) [L_##name] = F16_##family,
+    static const u8 sews[L_COUNT] = {
+#include "vloops.def"
+    };
+#undef LOOP
+    return sews[o->arg] >> h->vsew & 1;
 }
 
 /* The scalar of an f register as SEW bits: not boxed is the canonical NaN. */
@@ -223,7 +266,7 @@ static inline __attribute__((always_inline)) int compute(struct hart *h, const s
                                                          struct shape s)
 {
     vloop_fn loop = h->loops->fn[o->arg][h->vsew];
-    if (unlikely(!legal(h, o, s) || !loop))
+    if (unlikely(!legal(h, o, s) || !loop || (s.fp && !h->zvfh && works_on_f16(h, o))))
         return trap_illegal(h, o);
     const void *b = operand_b(h, o, s);
     if (unlikely(vec_partial(h, o))) {
@@ -265,6 +308,23 @@ SHAPE(v_n_wi, .a = 1, .b = IMMEDIATE)
 SHAPE(v_vf2, .a = -1, .b = NOTHING)
 SHAPE(v_vf4, .a = -2, .b = NOTHING)
 SHAPE(v_vf8, .a = -3, .b = NOTHING)
+
+SHAPE(vf_vv, .b = VECTOR, .fp = true)
+SHAPE(vf_vf, .b = F, .fp = true)
+SHAPE(vf_v, .b = NOTHING, .fp = true)
+SHAPE(vf_m_vv, .b = VECTOR, .mask = true, .fp = true)
+SHAPE(vf_m_vf, .b = F, .mask = true, .fp = true)
+SHAPE(vf_a_vv, .b = VECTOR, .accumulates = true, .fp = true)
+SHAPE(vf_a_vf, .b = F, .accumulates = true, .fp = true)
+SHAPE(vf_w_v, .d = 1, .b = NOTHING, .fp = true)
+SHAPE(vf_w_vv, .d = 1, .b = VECTOR, .fp = true)
+SHAPE(vf_w_vf, .d = 1, .b = F, .fp = true)
+SHAPE(vf_w_wv, .d = 1, .a = 1, .b = VECTOR, .fp = true)
+SHAPE(vf_w_wf, .d = 1, .a = 1, .b = F, .fp = true)
+SHAPE(vf_wa_vv, .d = 1, .b = VECTOR, .accumulates = true, .fp = true)
+SHAPE(vf_wa_vf, .d = 1, .b = F, .accumulates = true, .fp = true)
+SHAPE(vf_wa_vbf, .d = 1, .b = BF16, .accumulates = true, .fp = true)
+SHAPE(vf_n_w, .a = 1, .b = NOTHING, .fp = true)
 
 /* ---- masks -------------------------------------------------------------------------------------------- */
 
@@ -318,10 +378,16 @@ BODY(vfirst_m)
 
 /* ---- merge and moves ------------------------------------------------------------------------------------ */
 
+/* Is there an FP format of SEW?  For instructions that only move; o->arg is L_vfmv. */
+static inline bool fp_sew(const struct hart *h, const struct op *o)
+{
+    return !h->vill && h->loops->fn[o->arg][h->vsew] && (h->zvfh || !works_on_f16(h, o));
+}
+
 /* v?merge: vd[i] = v0.mask[i] ? b[i] : vs2[i]; every body element is written */
 static inline __attribute__((always_inline)) int merge(struct hart *h, const struct op *o, struct shape s)
 {
-    if (unlikely(!legal(h, o, s)))
+    if (unlikely(!legal(h, o, s) || (s.fp && !fp_sew(h, o))))
         return trap_illegal(h, o);
     const void *b = operand_b(h, o, s);
     u8 *d = VREG(o->rd), active[MAX_VLENB];
@@ -337,14 +403,15 @@ static inline __attribute__((always_inline)) int merge(struct hart *h, const str
     }
     return NEXT;
 }
-#define MERGE(name, source)                                                                        \
+#define MERGE(name, ...)                                                                           \
     BODY(name)                                                                                     \
     {                                                                                              \
-        return merge(h, o, (struct shape){.b = source});                                           \
+        return merge(h, o, (struct shape){__VA_ARGS__});                                           \
     }
-MERGE(vmerge_vvm, VECTOR)
-MERGE(vmerge_vxm, X)
-MERGE(vmerge_vim, IMMEDIATE)
+MERGE(vmerge_vvm, .b = VECTOR)
+MERGE(vmerge_vxm, .b = X)
+MERGE(vmerge_vim, .b = IMMEDIATE)
+MERGE(vfmerge_vfm, .b = F, .fp = true)
 
 /* Element 0 of a register as a number, sign-extended. */
 BODY(vmv_x_s)
@@ -372,6 +439,25 @@ BODY(vmv_s_x)
     if (unlikely(h->vill))
         return trap_illegal(h, o);
     set_element_0(h, o, RS1);
+    return NEXT;
+}
+
+BODY(vfmv_f_s)
+{
+    u64 v;
+    if (unlikely(!fp_sew(h, o)))
+        return trap_illegal(h, o);
+    memcpy(&v, VREG(o->rs2), sizeof v);
+    h->f[o->rd] = h->vsew == 3 ? v : v | UINT64_MAX << (8u << h->vsew); /* NaN-boxed */
+    count_elements(h, 1);
+    h->vstart = 0;
+    return NEXT;
+}
+BODY(vfmv_s_f)
+{
+    if (unlikely(!fp_sew(h, o)))
+        return trap_illegal(h, o);
+    set_element_0(h, o, unbox(h, o->rs1, false));
     return NEXT;
 }
 

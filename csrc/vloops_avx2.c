@@ -1,12 +1,322 @@
 /* vloops_avx2.c: the table of loops for hosts with AVX2, FMA and F16C, where the host's FP unit
- * computes in the guest's rounding mode and collects the guest's flags (fp_env.h). */
+ * computes in the guest's rounding mode and collects the guest's flags (fp_env.h).
+ *
+ * Eight lanes at a time, as f32.  f16 results are exact through f32: a sum, difference, product,
+ * quotient or root of f16 numbers, rounded to f32's 24 bits and then to f16's 11, is rounded right
+ * because 24 >= 2 * 11 + 2, and in the directed modes because both steps use the mode.  The flags
+ * are right too: only the second step can overflow or underflow (a subnormal sum is exact, and a
+ * quotient or product next to a subnormal is further from it than f32's half ulp).
+ * NaN results are canonical here and positive, on x86 they are neither. */
 #if defined(__x86_64__)
 #if defined(__clang__)
 #pragma clang attribute push(__attribute__((target("avx2,fma,f16c,bmi,bmi2"))), apply_to = function)
 #else
 #pragma GCC target("avx2,fma,f16c,bmi,bmi2")
 #endif
-#include "vloops_int.h"
+#include "vloops_fp.h"
+
+#include <immintrin.h>
+
+#define ALWAYS_INLINE static inline __attribute__((always_inline))
+
+/* ---- eight lanes in and out of memory -------------------------------------------------------------- */
+
+ALWAYS_INLINE __m256 load_f16(const u8 *p)
+{
+    return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)p)); /* a signalling NaN raises NV */
+}
+ALWAYS_INLINE __m256 load_bf16(const u8 *p)
+{
+    __m256i wide = _mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)p));
+    return _mm256_castsi256_ps(_mm256_slli_epi32(wide, 16));
+}
+ALWAYS_INLINE __m256 load_f32(const u8 *p)
+{
+    return _mm256_loadu_ps((const float *)p);
+}
+ALWAYS_INLINE void store_f16(u8 *p, __m256 v)
+{
+    _mm_storeu_si128((__m128i *)p, _mm256_cvtps_ph(v, _MM_FROUND_CUR_DIRECTION));
+}
+ALWAYS_INLINE void store_f32(u8 *p, __m256 v)
+{
+    _mm256_storeu_ps((float *)p, v);
+}
+
+/* The comparison raises NV for a signalling NaN, which only a conversion passes on to here. */
+ALWAYS_INLINE __m256 canonical(__m256 v)
+{
+    __m256 nan = _mm256_castsi256_ps(_mm256_set1_epi32(0x7fc00000));
+    return _mm256_blendv_ps(v, nan, _mm256_cmp_ps(v, v, _CMP_UNORD_Q));
+}
+
+/* ---- the driver ------------------------------------------------------------------------------------- */
+
+/* One step of a loop: eight elements. */
+typedef void (*eight_fn)(struct hart *h, u8 *d, const u8 *a, const u8 *b);
+
+enum { SIZE_f16 = 2, SIZE_bf16 = 2, SIZE_f32 = 4 };
+
+/* Eight elements of `size` bytes for the end of a loop: n of p, then ones, which raise no flag. */
+ALWAYS_INLINE void pad(u8 out[32], const u8 *p, u64 n, u32 size)
+{
+    const u16 half = 0x3c00;
+    const u32 single = 0x3f800000;
+    for (u32 i = 0; i < 8; i++)
+        memcpy(out + i * size, size == 4 ? (const u8 *)&single : (const u8 *)&half, size);
+    memcpy(out, p, n * size);
+}
+
+/* sd, sa, sb: bytes of an element of d, a, b; 0 when it is not read. */
+ALWAYS_INLINE void by_eights(struct hart *h, void *dv, const void *av, const void *bv, u64 n,
+                             eight_fn step, u32 sd, u32 sa, u32 sb, bool reads_d)
+{
+    u8 *d = dv;
+    const u8 *a = av, *b = bv;
+    for (; n >= 8; n -= 8) {
+        step(h, d, a, b);
+        d += 8 * sd;
+        a += 8 * sa;
+        b += 8 * sb;
+    }
+    if (n) {
+        _Alignas(32) u8 td[32], ta[32], tb[32];
+        pad(ta, a, n, sa);
+        if (sb)
+            pad(tb, b, n, sb);
+        if (reads_d)
+            pad(td, d, n, sd);
+        step(h, td, ta, tb);
+        memcpy(d, td, n * sd);
+    }
+}
+
+/* ---- arithmetic -------------------------------------------------------------------------------------- */
+
+ALWAYS_INLINE __m256 negated(__m256 v)
+{
+    return _mm256_xor_ps(v, _mm256_set1_ps(-0.0f));
+}
+
+/* x86 keeps quiet about infinity * 0 + NaN. */
+static __attribute__((noinline)) void undefined_product(struct hart *h, __m256 x, __m256 y)
+{
+    const __m256 zero = _mm256_setzero_ps(), sign = _mm256_set1_ps(-0.0f);
+    const __m256 inf = _mm256_castsi256_ps(_mm256_set1_epi32(0x7f800000));
+    __m256 x_inf = _mm256_cmp_ps(_mm256_andnot_ps(sign, x), inf, _CMP_EQ_OQ);
+    __m256 y_inf = _mm256_cmp_ps(_mm256_andnot_ps(sign, y), inf, _CMP_EQ_OQ);
+    __m256 x_zero = _mm256_cmp_ps(x, zero, _CMP_EQ_OQ), y_zero = _mm256_cmp_ps(y, zero, _CMP_EQ_OQ);
+    __m256 bad = _mm256_or_ps(_mm256_and_ps(x_inf, y_zero), _mm256_and_ps(x_zero, y_inf));
+    if (_mm256_movemask_ps(bad))
+        h->fflags |= NV;
+}
+
+/* Four f64 as f32, rounded to odd: what is cut off leaves its mark in the lowest bit. */
+ALWAYS_INLINE __m128 to_odd(__m256d v)
+{
+    const __m256i cut = _mm256_set1_epi64x((1 << 29) - 1);
+    __m256i bits = _mm256_castpd_si256(v);
+    __m256i carry = _mm256_add_epi64(_mm256_and_si256(bits, cut), cut);
+    bits = _mm256_andnot_si256(cut, _mm256_or_si256(bits, carry));
+    return _mm256_cvtpd_ps(_mm256_castsi256_pd(bits));
+}
+ALWAYS_INLINE __m256d low_half(__m256 v)
+{
+    return _mm256_cvtps_pd(_mm256_castps256_ps128(v));
+}
+ALWAYS_INLINE __m256d high_half(__m256 v)
+{
+    return _mm256_cvtps_pd(_mm256_extractf128_ps(v, 1));
+}
+
+/* x * y + z of f16 numbers, such that rounding it to f16 is the only rounding: the product is exact
+ * in f32; the sum in f64 is exact unless its terms are so far apart that the smaller one only
+ * decides between two neighbours of the larger, which has 11 bits or overflows; then to odd. */
+ALWAYS_INLINE __m256 fma_f16(__m256 x, __m256 y, __m256 z)
+{
+    __m256 product = _mm256_mul_ps(x, y);
+    __m128 low = to_odd(_mm256_add_pd(low_half(product), low_half(z)));
+    __m128 high = to_odd(_mm256_add_pd(high_half(product), high_half(z)));
+    return _mm256_set_m128(high, low);
+}
+ALWAYS_INLINE __m256 fma_f32(struct hart *h, __m256 x, __m256 y, __m256 z)
+{
+    __m256 r = _mm256_fmadd_ps(x, y, z);
+    if (unlikely(_mm256_movemask_ps(_mm256_cmp_ps(r, r, _CMP_UNORD_Q))))
+        undefined_product(h, x, y);
+    return r;
+}
+
+enum { HALF_f16 = true, HALF_f32 = false };
+
+#define FP_LANES(name, sew, C, D, A, B, reads_b, reads_d, expr)                                    \
+    ALWAYS_INLINE void name##_##sew##_eight(struct hart *h, u8 *dp, const u8 *ap, const u8 *bp)    \
+    {                                                                                              \
+        enum { HALF = HALF_##C };                                                                  \
+        __m256 a = load_##A(ap);                                                                   \
+        __m256 b = reads_b ? load_##B(bp) : a, d = reads_d ? load_##D(dp) : a;                     \
+        (void)b, (void)d, (void)h;                                                                 \
+        store_##D(dp, canonical(expr));                                                            \
+    }                                                                                              \
+    static void name##_##sew(LOOP_PARAMETERS)                                                      \
+    {                                                                                              \
+        by_eights(h, dv, av, bv, n, name##_##sew##_eight, SIZE_##D, SIZE_##A,                      \
+                  reads_b ? SIZE_##B : 0, reads_d);                                                \
+    }
+#define ADD(x, y) _mm256_add_ps(x, y)
+#define SUB(x, y) _mm256_sub_ps(x, y)
+#define MUL(x, y) _mm256_mul_ps(x, y)
+#define DIV(x, y) _mm256_div_ps(x, y)
+#define SQRT(x) _mm256_sqrt_ps(x)
+#define FMA(x, y, z) (HALF ? fma_f16(x, y, z) : fma_f32(h, x, y, z))
+#define NEG(x) negated(x)
+
+/* ---- f32 to bf16 --------------------------------------------------------------------------------------- */
+
+/* What to add to f32 bits before the low half is cut off. */
+ALWAYS_INLINE __m256i bf16_bias(int rm, __m256i bits)
+{
+    const __m256i all = _mm256_set1_epi32(0xffff);
+    __m256i negative = _mm256_srai_epi32(bits, 31);
+    switch (rm) {
+    case RNE:
+        return _mm256_add_epi32(_mm256_set1_epi32(0x7fff),
+                                _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1)));
+    case RDN:
+        return _mm256_and_si256(negative, all);
+    case RUP:
+        return _mm256_andnot_si256(negative, all);
+    default: /* RTZ */
+        return _mm256_setzero_si256();
+    }
+}
+
+/* Integer code; eight numbers with a NaN, an infinity, an overflow or an inexact subnormal among
+ * them are done again by the exact loop, which knows their flags. */
+#define DEF_BF1_N(name, expr)                                                                      \
+    ALWAYS_INLINE void name##_eight(struct hart *h, u8 *dp, const u8 *ap, const u8 *bp)            \
+    {                                                                                              \
+        const __m256i low = _mm256_set1_epi32(0xffff), zero = _mm256_setzero_si256();              \
+        const __m256i inf = _mm256_set1_epi32(0x7f800000);                                         \
+        __m256i bits = _mm256_loadu_si256((const __m256i *)ap);                                    \
+        __m256i out = _mm256_add_epi32(bits, bf16_bias(h->frm, bits));                             \
+        __m256i exact = _mm256_cmpeq_epi32(_mm256_and_si256(bits, low), zero);                     \
+        __m256i subnormal = _mm256_cmpeq_epi32(_mm256_and_si256(bits, inf), zero);                 \
+        __m256i large = _mm256_cmpeq_epi32(_mm256_and_si256(out, inf), inf);                       \
+        __m256i nan = _mm256_cmpeq_epi32(_mm256_and_si256(bits, inf), inf);                        \
+        __m256i rare = _mm256_or_si256(_mm256_or_si256(large, nan),                                \
+                                       _mm256_andnot_si256(exact, subnormal));                     \
+        if (unlikely(!_mm256_testz_si256(rare, rare))) {                                           \
+            vec_loops_portable.fn[L_##name][1](h, dp, ap, bp, 8);                                  \
+            return;                                                                                \
+        }                                                                                          \
+        if (_mm256_movemask_epi8(exact) != -1)                                                     \
+            h->fflags |= NX;                                                                       \
+        out = _mm256_srli_epi32(out, 16);                                                          \
+        out = _mm256_permute4x64_epi64(_mm256_packus_epi32(out, out), 0x08);                       \
+        _mm_storeu_si128((__m128i *)dp, _mm256_castsi256_si128(out));                              \
+    }                                                                                              \
+    static void name##_16(LOOP_PARAMETERS)                                                         \
+    {                                                                                              \
+        by_eights(h, dv, av, bv, n, name##_eight, SIZE_bf16, SIZE_f32, 0, false);                  \
+    }
+
+/* ---- integers to FP --------------------------------------------------------------------------------------- */
+
+/* Eight integers as f32: all of 8 and 16 bits are exact, those of 32 bits are rounded once. */
+ALWAYS_INLINE __m256 from_ints(const u8 *p, u32 bits, bool is_signed)
+{
+    __m128i v = bits == 8 ? _mm_loadl_epi64((const __m128i *)p) : _mm_loadu_si128((const __m128i *)p);
+    if (bits == 8)
+        return _mm256_cvtepi32_ps(is_signed ? _mm256_cvtepi8_epi32(v) : _mm256_cvtepu8_epi32(v));
+    if (bits == 16)
+        return _mm256_cvtepi32_ps(is_signed ? _mm256_cvtepi16_epi32(v) : _mm256_cvtepu16_epi32(v));
+    __m256i w = _mm256_loadu_si256((const __m256i *)p);
+    if (is_signed)
+        return _mm256_cvtepi32_ps(w);
+    __m256 high = _mm256_cvtepi32_ps(_mm256_srli_epi32(w, 16));
+    __m256 low = _mm256_cvtepi32_ps(_mm256_and_si256(w, _mm256_set1_epi32(0xffff)));
+    return _mm256_add_ps(_mm256_mul_ps(high, _mm256_set1_ps(65536)), low);
+}
+
+#define INT_TO_FP(name, sew, D, abits, is_signed)                                                  \
+    ALWAYS_INLINE void name##_##sew##_eight(struct hart *h, u8 *dp, const u8 *ap, const u8 *bp)    \
+    {                                                                                              \
+        (void)h, (void)bp;                                                                         \
+        store_##D(dp, from_ints(ap, abits, is_signed));                                            \
+    }                                                                                              \
+    static void name##_##sew(LOOP_PARAMETERS)                                                      \
+    {                                                                                              \
+        by_eights(h, dv, av, bv, n, name##_##sew##_eight, SIZE_##D, abits / 8, 0, false);          \
+    }
+#define DEF_INT_TO_FP(name, is_signed)                                                             \
+    INT_TO_FP(name, 16, f16, 16, is_signed)                                                        \
+    INT_TO_FP(name, 32, f32, 32, is_signed)
+#define DEF_INT_TO_FP_W(name, is_signed)                                                           \
+    INT_TO_FP(name, 8, f16, 8, is_signed)                                                          \
+    INT_TO_FP(name, 16, f32, 16, is_signed)
+#define DEF_INT_TO_FP_N(name, is_signed)                                                           \
+    INT_TO_FP_EXACTLY(name, 16, f16, 16, 32, is_signed)                                            \
+    INT_TO_FP_EXACTLY(name, 32, f32, 32, 64, is_signed)
+
+/* ---- FP to integers --------------------------------------------------------------------------------------- */
+
+/* Numbers from lo to hi are in the range of the integers however they are rounded. */
+struct range {
+    float lo, hi;
+};
+ALWAYS_INLINE struct range int_range(u32 bits, bool is_signed)
+{
+    if (bits == 32) /* the largest f32 below 2^31: host conversions are signed */
+        return (struct range){is_signed ? -0x1p31f : 0, 0x1.fffffep30f};
+    float half = (float)(1u << (bits - 1));
+    return is_signed ? (struct range){-half, half - 1} : (struct range){0, 2 * half - 1};
+}
+ALWAYS_INLINE void store_ints(u8 *p, __m256i v, u32 bits)
+{
+    if (bits == 32) {
+        _mm256_storeu_si256((__m256i *)p, v);
+        return;
+    }
+    /* the low halves, then the low bytes, of every lane */
+    const __m256i pick = bits == 16 ? _mm256_set1_epi64x(0x0d0c090805040100)
+                                    : _mm256_set1_epi64x(0x808080800c080400);
+    v = _mm256_shuffle_epi8(v, pick);
+    if (bits == 16) {
+        v = _mm256_permute4x64_epi64(v, 0x08);
+        _mm_storeu_si128((__m128i *)p, _mm256_castsi256_si128(v));
+    } else {
+        v = _mm256_permutevar8x32_epi32(v, _mm256_setr_epi32(0, 4, 0, 0, 0, 0, 0, 0));
+        _mm_storel_epi64((__m128i *)p, _mm256_castsi256_si128(v));
+    }
+}
+
+#define FP_TO_INT(name, sew, dbits, A, is_signed, mode)                                            \
+    ALWAYS_INLINE void name##_##sew##_eight(struct hart *h, u8 *dp, const u8 *ap, const u8 *bp)    \
+    {                                                                                              \
+        const struct range r = int_range(dbits, is_signed);                                        \
+        __m256 a = load_##A(ap);                                                                   \
+        __m256 in = _mm256_and_ps(_mm256_cmp_ps(a, _mm256_set1_ps(r.lo), _CMP_GE_OQ),              \
+                                  _mm256_cmp_ps(a, _mm256_set1_ps(r.hi), _CMP_LE_OQ));             \
+        if (unlikely(_mm256_movemask_ps(in) != 0xff)) {                                            \
+            vec_loops_portable.fn[L_##name][sew / 16](h, dp, ap, bp, 8);                           \
+            return;                                                                                \
+        }                                                                                          \
+        store_ints(dp, (mode) == RTZ ? _mm256_cvttps_epi32(a) : _mm256_cvtps_epi32(a), dbits);     \
+    }                                                                                              \
+    static void name##_##sew(LOOP_PARAMETERS)                                                      \
+    {                                                                                              \
+        by_eights(h, dv, av, bv, n, name##_##sew##_eight, dbits / 8, SIZE_##A, 0, false);          \
+    }
+#define DEF_FP_TO_INT(name, is_signed, mode)                                                       \
+    FP_TO_INT(name, 16, 16, f16, is_signed, mode)                                                  \
+    FP_TO_INT(name, 32, 32, f32, is_signed, mode)
+#define DEF_FP_TO_INT_W(name, is_signed, mode)                                                     \
+    FP_TO_INT(name, 16, 32, f16, is_signed, mode)                                                  \
+    FP_TO_INT_EXACTLY(name, 32, 64, f32, 32, is_signed, mode)
+#define DEF_FP_TO_INT_N(name, is_signed, mode)                                                     \
+    FP_TO_INT(name, 8, 8, f16, is_signed, mode)                                                    \
+    FP_TO_INT(name, 16, 16, f32, is_signed, mode)
 
 #define VEC_LOOPS vec_loops_avx2
 #include "vloops_table.h"

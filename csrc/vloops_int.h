@@ -102,6 +102,45 @@ LANE_TYPE(lane64, u64)
 #define DEF_EXTEND8(name, expr) EXTEND(name, 8, 64, expr)
 #define ROW_EXTEND8(name) {NULL, NULL, NULL, name##_64}
 
+/* ---- floating point by its bits ------------------------------------------------------------------- */
+
+#define MAG(x) ((U)((x) & (U)~SIGN))
+#define IS_NAN(x) (MAG(x) > INF)
+#define IS_SNAN(x) ((MAG(x) > INF) & !((x)&QUIET))
+#define SIGN_MASK(x) ((S)((S)(x) >> (BITS - 1)))
+#define ORDER(x) ((S)(MAG(x) ^ SIGN_MASK(x)))
+#define KEY(x) ((S)(ORDER(x) - SIGN_MASK(x)))
+
+#define FBITS(name, sew, dbits, inf, quiet, nan, expr, invalid)                                    \
+    static void name##_##sew(LOOP_PARAMETERS)                                                      \
+    {                                                                                              \
+        typedef u##sew U;                                                                          \
+        typedef i##sew S;                                                                          \
+        enum { BITS = sew };                                                                       \
+        const U SIGN = (U)1 << (BITS - 1), INF = inf, QUIET = quiet, QNAN = nan;                   \
+        const U NORMAL = 2 * quiet; /* the smallest normal number */                               \
+        lane##dbits *d = dv;                                                                       \
+        const lane##sew *as = av, *bs = bv;                                                        \
+        U nv = 0;                                                                                  \
+        (void)SIGN, (void)INF, (void)QUIET, (void)QNAN, (void)NORMAL, (void)sizeof(S);             \
+        INDEPENDENT                                                                                \
+        for (u64 i = 0; i < n; i++) {                                                              \
+            U a = as[i], b = bs[i];                                                                \
+            (void)a, (void)b;                                                                      \
+            d[i] = (u##dbits)(expr);                                                               \
+            nv |= (U)(invalid);                                                                    \
+        }                                                                                          \
+        h->fflags |= nv ? NV : 0;                                                                  \
+    }
+#define DEF_FBITS(name, expr, invalid)                                                             \
+    FBITS(name, 16, 16, 0x7c00, 0x200, 0x7e00, expr, invalid)                                      \
+    FBITS(name, 32, 32, 0x7f800000, 0x400000, 0x7fc00000, expr, invalid)
+#define ROW_FBITS(name) {NULL, name##_16, name##_32}
+#define DEF_FCMP(name, expr, invalid)                                                              \
+    FBITS(name, 16, 8, 0x7c00, 0x200, 0x7e00, expr, invalid)                                       \
+    FBITS(name, 32, 8, 0x7f800000, 0x400000, 0x7fc00000, expr, invalid)
+#define ROW_FCMP(name) ROW_FBITS(name)
+
 /* ---- masks ----------------------------------------------------------------------------------------- */
 
 #define MERGE(bits)                                                                                \

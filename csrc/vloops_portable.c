@@ -1,5 +1,64 @@
 /* vloops_portable.c: the table of loops for any host: integer code only, every rounding mode. */
-#include "vloops_int.h"
+#include "vloops_fp.h"
+
+typedef lane16 lane_f16, lane_bf16;
+typedef lane32 lane_f32;
+
+/* The bits of a lane in format `to`. */
+FP_INLINE u64 in_format(const struct fp_format *from, const struct fp_format *to, u64 a, int rm,
+                        u32 *flags)
+{
+    return from == to ? a : fp_cvt(from, to, a, rm, flags);
+}
+
+#define FP_LANES(name, sew, C, D, A, B, reads_b, reads_d, expr)                                    \
+    static void name##_##sew(LOOP_PARAMETERS)                                                      \
+    {                                                                                              \
+        const struct fp_format *const f = &fp_##C;                                                 \
+        lane_##D *ds = dv;                                                                  \
+        const lane_##A *as = av;                                                            \
+        const lane_##B *bs = bv;                                                            \
+        const int rm = h->frm;                                                                     \
+        u32 flags = 0;                                                                             \
+        (void)f, (void)bs;                                                                         \
+        for (u64 i = 0; i < n; i++) {                                                              \
+            u64 a = in_format(&fp_##A, &fp_##C, as[i], rm, &flags);                                \
+            u64 b = reads_b ? in_format(&fp_##B, &fp_##C, bs[i], rm, &flags) : 0;                  \
+            u64 d = reads_d ? ds[i] : 0;                                                           \
+            (void)b, (void)d;                                                                      \
+            u64 r = expr;                                                                          \
+            ds[i] = (lane_##D)in_format(&fp_##C, &fp_##D, r, rm, &flags);               \
+        }                                                                                          \
+        h->fflags |= flags;                                                                        \
+    }
+#define ADD(x, y) fp_add(f, x, y, rm, &flags)
+#define SUB(x, y) fp_sub(f, x, y, rm, &flags)
+#define MUL(x, y) fp_mul(f, x, y, rm, &flags)
+#define DIV(x, y) fp_div(f, x, y, rm, &flags)
+#define SQRT(x) fp_sqrt(f, x, rm, &flags)
+#define FMA(x, y, z) fp_fma(f, x, y, z, rm, &flags)
+#define NEG(x) ((x) ^ fp_sign_bit(f))
+
+#define DEF_BF1_N(name, expr) FP_LANES(name, 16, f32, bf16, f32, bf16, false, false, expr)
+
+#define DEF_INT_TO_FP(name, is_signed)                                                             \
+    INT_TO_FP_EXACTLY(name, 16, f16, 16, 16, is_signed)                                            \
+    INT_TO_FP_EXACTLY(name, 32, f32, 32, 32, is_signed)
+#define DEF_INT_TO_FP_W(name, is_signed)                                                           \
+    INT_TO_FP_EXACTLY(name, 8, f16, 16, 8, is_signed)                                              \
+    INT_TO_FP_EXACTLY(name, 16, f32, 32, 16, is_signed)
+#define DEF_INT_TO_FP_N(name, is_signed)                                                           \
+    INT_TO_FP_EXACTLY(name, 16, f16, 16, 32, is_signed)                                            \
+    INT_TO_FP_EXACTLY(name, 32, f32, 32, 64, is_signed)
+#define DEF_FP_TO_INT(name, is_signed, mode)                                                       \
+    FP_TO_INT_EXACTLY(name, 16, 16, f16, 16, is_signed, mode)                                      \
+    FP_TO_INT_EXACTLY(name, 32, 32, f32, 32, is_signed, mode)
+#define DEF_FP_TO_INT_W(name, is_signed, mode)                                                     \
+    FP_TO_INT_EXACTLY(name, 16, 32, f16, 16, is_signed, mode)                                      \
+    FP_TO_INT_EXACTLY(name, 32, 64, f32, 32, is_signed, mode)
+#define DEF_FP_TO_INT_N(name, is_signed, mode)                                                     \
+    FP_TO_INT_EXACTLY(name, 8, 8, f16, 16, is_signed, mode)                                        \
+    FP_TO_INT_EXACTLY(name, 16, 16, f32, 32, is_signed, mode)
 
 #define VEC_LOOPS vec_loops_portable
 #include "vloops_table.h"

@@ -1,0 +1,72 @@
+/* vloops_fp.h: the families of vloops.def that are FP arithmetic, in terms of what the includer
+ * (vloops_*.c) defines for its host:
+ *   FP_LANES(name, sew, C, D, A, B, reads_b, reads_d, expr)
+ *            name_sew: expr computed in format C, of sources in formats A and B, stored in format D
+ *   and the operations ADD SUB MUL DIV SQRT FMA NEG of the expressions.
+ * Also conversions in integer code, which serve every host where it has nothing faster. */
+#ifndef NICEMU_VLOOPS_FP_H
+#define NICEMU_VLOOPS_FP_H
+
+#include "fp.h"
+#include "vloops_int.h"
+
+#define FP_SAME(name, reads_b, reads_d, expr)                                                      \
+    FP_LANES(name, 16, f16, f16, f16, f16, reads_b, reads_d, expr)                                 \
+    FP_LANES(name, 32, f32, f32, f32, f32, reads_b, reads_d, expr)
+#define DEF_FP1(name, expr) FP_SAME(name, false, false, expr)
+#define DEF_FP2(name, expr) FP_SAME(name, true, false, expr)
+#define DEF_FP3(name, expr) FP_SAME(name, true, true, expr)
+#define ROW_FP1(name) {NULL, name##_16, name##_32}
+#define ROW_FP2(name) ROW_FP1(name)
+#define ROW_FP3(name) ROW_FP1(name)
+
+#define DEF_FP1_W(name, expr) FP_LANES(name, 16, f32, f32, f16, f16, false, false, expr)
+#define DEF_FP2_W(name, expr) FP_LANES(name, 16, f32, f32, f16, f16, true, false, expr)
+#define DEF_FP3_W(name, expr) FP_LANES(name, 16, f32, f32, f16, f16, true, true, expr)
+#define DEF_FP2_WA(name, expr) FP_LANES(name, 16, f32, f32, f32, f16, true, false, expr)
+#define DEF_FP1_N(name, expr) FP_LANES(name, 16, f32, f16, f32, f16, false, false, expr)
+#define DEF_BF1_W(name, expr) FP_LANES(name, 16, f32, f32, bf16, bf16, false, false, expr)
+#define DEF_BF3_W(name, expr) FP_LANES(name, 16, f32, f32, bf16, bf16, true, true, expr)
+#define ROW_ONLY_16(name) {NULL, name##_16}
+#define ROW_FP1_W(name) ROW_ONLY_16(name)
+#define ROW_FP2_W(name) ROW_ONLY_16(name)
+#define ROW_FP3_W(name) ROW_ONLY_16(name)
+#define ROW_FP2_WA(name) ROW_ONLY_16(name)
+#define ROW_FP1_N(name) ROW_ONLY_16(name)
+#define ROW_BF1_W(name) ROW_ONLY_16(name)
+#define ROW_BF1_N(name) ROW_ONLY_16(name)
+#define ROW_BF3_W(name) ROW_ONLY_16(name)
+#define ROW_FP_ROUND_N(name) ROW_ONLY_16(name)
+
+#define ROW_INT_TO_FP(name) {NULL, name##_16, name##_32}
+#define ROW_INT_TO_FP_W(name) {name##_8, name##_16}
+#define ROW_INT_TO_FP_N(name) {NULL, name##_16, name##_32}
+#define ROW_FP_TO_INT(name) {NULL, name##_16, name##_32}
+#define ROW_FP_TO_INT_W(name) {NULL, name##_16, name##_32}
+#define ROW_FP_TO_INT_N(name) {name##_8, name##_16}
+
+/* name_sew: a of abits -> d of dbits, by an expression with the lane a, rm and flags */
+#define CONVERT_EXACTLY(name, sew, dbits, abits, mode, expr)                                       \
+    static void name##_##sew(LOOP_PARAMETERS)                                                      \
+    {                                                                                              \
+        lane##dbits *d = dv;                                                                       \
+        const lane##abits *as = av;                                                                \
+        const int rm = mode;                                                                       \
+        u32 flags = 0;                                                                             \
+        (void)bv;                                                                                  \
+        for (u64 i = 0; i < n; i++) {                                                              \
+            u64 a = as[i];                                                                         \
+            d[i] = (u##dbits)(expr);                                                               \
+        }                                                                                          \
+        h->fflags |= flags;                                                                        \
+    }
+#define INT_TO_FP_EXACTLY(name, sew, D, dbits, abits, is_signed)                                   \
+    CONVERT_EXACTLY(name, sew, dbits, abits, h->frm,                                               \
+                    D##_from_int(is_signed ? (u64)(i64)(i##abits)a : a, is_signed, rm, &flags))
+#define FP_TO_INT_EXACTLY(name, sew, dbits, A, abits, is_signed, mode)                             \
+    CONVERT_EXACTLY(name, sew, dbits, abits, mode, A##_to_int(a, rm, dbits, is_signed, &flags))
+
+#define DEF_FP_ROUND_N(name, mode)                                                                 \
+    CONVERT_EXACTLY(name, 16, 16, 32, mode, f32_to_f16(a, rm, &flags))
+
+#endif
