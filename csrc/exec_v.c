@@ -18,45 +18,52 @@
 #define ALIGN_ROW(lmul, sew)                                                                       \
     {                                                                                              \
         ALIGN(lmul, sew, -3), ALIGN(lmul, sew, -2), ALIGN(lmul, sew, -1), ALIGN(lmul, sew, 0),     \
-            ALIGN(lmul, sew, 1), ALIGN(lmul, sew, 2), ALIGN(lmul, sew, 3)                          \
+            ALIGN(lmul, sew, 1), ALIGN(lmul, sew, 2), ALIGN(lmul, sew, 3), ILLEGAL_OPERAND         \
     }
 #define ALIGN_LMUL(lmul)                                                                           \
     {                                                                                              \
         ALIGN_ROW(lmul, 0), ALIGN_ROW(lmul, 1), ALIGN_ROW(lmul, 2), ALIGN_ROW(lmul, 3)             \
     }
-static const u8 aligns[7][4][7] = {ALIGN_LMUL(-3), ALIGN_LMUL(-2), ALIGN_LMUL(-1), ALIGN_LMUL(0),
+static const u8 aligns[7][4][8] = {ALIGN_LMUL(-3), ALIGN_LMUL(-2), ALIGN_LMUL(-1), ALIGN_LMUL(0),
                                    ALIGN_LMUL(1),  ALIGN_LMUL(2),  ALIGN_LMUL(3)};
 
-void vec_refresh(struct hart *h)
+static inline void refresh_align(struct hart *h)
 {
-    if (h->vill)
+    if (unlikely(h->vill))
         memset(h->valign, ILLEGAL_OPERAND, sizeof h->valign);
     else
         memcpy(h->valign, aligns[h->vlmul + 3][h->vsew], sizeof h->valign);
+}
+
+void vec_refresh(struct hart *h)
+{
+    refresh_align(h);
     h->zvfh = h->isa->extensions >> EXT_ZVFH & 1;
 }
 
 /* rd = vl = min(avl, VLMAX) under a new vtype */
-static int configure(struct hart *h, const struct op *o, u64 avl, u64 vtype)
+static inline __attribute__((always_inline)) int configure(struct hart *h, const struct op *o,
+                                                           u64 avl, u64 vtype)
 {
     int lmul = (int)sign_extend(vtype, 3), sew = (int)(vtype >> 3 & 7);
-    h->vill = vtype >> 8 || lmul == -4 || sew > 3 || lmul < sew - 3; /* SEW <= LMUL * ELEN */
-    if (h->vill) {
+    if (unlikely(vtype >> 8 || lmul == -4 || sew > 3 || lmul < sew - 3)) { /* SEW > LMUL * ELEN */
+        h->vill = 1;
         h->vlmul = 0;
         h->vsew = h->vta = h->vma = 0;
         h->vlmax = 0;
     } else {
+        h->vill = 0;
         h->vlmul = (i8)lmul;
         h->vsew = (u8)sew;
         h->vta = vtype >> 6 & 1;
         h->vma = vtype >> 7 & 1;
         h->vlmax = (u64)h->vlenb << (lmul + 3) >> (sew + 3);
     }
-    vec_refresh(h);
+    refresh_align(h);
     h->vl = avl < h->vlmax ? avl : h->vlmax;
     h->vstart = 0;
     RD = h->vl;
-    return NEXT;
+    return NEXT_VALUE(h->vl);
 }
 
 /* The AVL of vsetvli and vsetvl: x0 asks for VLMAX, or with rd = x0 for the same vl. */
@@ -165,13 +172,13 @@ static inline bool legal(const struct hart *h, const struct op *o, struct shape 
 {
     bool a = s.a != NONE, b = s.b == VECTOR;
     u32 d = s.mask ? 0 : o->rd;
-    if (vec_misaligned(h, d, s.d) || (a && vec_misaligned(h, o->rs2, s.a)) ||
-        (b && vec_misaligned(h, o->rs1, 0)))
+    u32 bad = (d | ILLEGAL_OPERAND) & vec_align(h, s.d);
+    bad |= a ? (o->rs2 | ILLEGAL_OPERAND) & vec_align(h, s.a) : 0;
+    bad |= b ? (o->rs1 | ILLEGAL_OPERAND) & vec_align(h, 0) : 0;
+    if (bad)
         return false;
     if (s.mask)
         return mask_overlap_ok(h, o->rd, o->rs2, s.a) && (!b || mask_overlap_ok(h, o->rd, o->rs1, 0));
-    if (!o->vm && o->rd == 0) /* the result would overwrite the mask */
-        return false;
     return (!a || overlap_ok(h, o->rd, s.d, o->rs2, s.a)) &&
            (!b || overlap_ok(h, o->rd, s.d, o->rs1, 0));
 }
@@ -234,10 +241,18 @@ static const void *quiet_copy(struct hart *h, void *copy, const void *from, int 
     return copy;
 }
 
+/* A masked result must not overwrite the mask. */
+static inline bool overwrites_mask(const struct op *o)
+{
+    return !o->vm && o->rd == 0;
+}
+
 /* Masked, or begun at vstart. */
 static __attribute__((noinline)) void compute_partial(struct hart *h, const struct op *o,
-                                                      struct shape s, vloop_fn loop, const void *b)
+                                                      const struct shape *shape, vloop_fn loop,
+                                                      const void *b)
 {
+    const struct shape s = *shape;
     u8 active[MAX_VLENB], bits[MAX_VLENB];
     u64 n = h->vl, count = vec_active(h, o->vm, n, active);
     u8 *d = VREG(o->rd), *out = h->vtmp[2];
@@ -263,14 +278,17 @@ static __attribute__((noinline)) void compute_partial(struct hart *h, const stru
 }
 
 static inline __attribute__((always_inline)) int compute(struct hart *h, const struct op *o,
-                                                         struct shape s)
+                                                         const struct shape *shape)
 {
+    const struct shape s = *shape;
     vloop_fn loop = h->loops->fn[o->arg][h->vsew];
     if (unlikely(!legal(h, o, s) || !loop || (s.fp && !h->zvfh && works_on_f16(h, o))))
         return trap_illegal(h, o);
     const void *b = operand_b(h, o, s);
     if (unlikely(vec_partial(h, o))) {
-        compute_partial(h, o, s, loop, b);
+        if (!s.mask && overwrites_mask(o))
+            return trap_illegal(h, o);
+        compute_partial(h, o, shape, loop, b);
         return NEXT;
     }
     u8 *d = VREG(o->rd);
@@ -287,7 +305,8 @@ static inline __attribute__((always_inline)) int compute(struct hart *h, const s
 #define SHAPE(name, ...)                                                                           \
     BODY(name)                                                                                     \
     {                                                                                              \
-        return compute(h, o, (struct shape){__VA_ARGS__});                                         \
+        static const struct shape shape = {__VA_ARGS__};                                           \
+        return compute(h, o, &shape);                                                              \
     }
 
 /* Named by the operands: v vector, x, i, f scalar; w of twice SEW, n the same with a result of SEW. */
@@ -387,7 +406,7 @@ static inline bool fp_sew(const struct hart *h, const struct op *o)
 /* v?merge: vd[i] = v0.mask[i] ? b[i] : vs2[i]; every body element is written */
 static inline __attribute__((always_inline)) int merge(struct hart *h, const struct op *o, struct shape s)
 {
-    if (unlikely(!legal(h, o, s) || (s.fp && !fp_sew(h, o))))
+    if (unlikely(!legal(h, o, s) || overwrites_mask(o) || (s.fp && !fp_sew(h, o))))
         return trap_illegal(h, o);
     const void *b = operand_b(h, o, s);
     u8 *d = VREG(o->rd), active[MAX_VLENB];

@@ -143,7 +143,7 @@ struct hart {
     i8 vlmul; /* log2 of LMUL, -3..3 */
     u8 vill;
     u8 vta, vma, vxrm, vxsat;
-    u8 valign[7]; /* from vtype by vec_refresh: see vec_align */
+    u8 valign[8]; /* from vtype by vec_refresh: see vec_align */
     bool zvfh;
     u32 vlenb;
     u64 vl, vstart, vlmax;

@@ -173,52 +173,76 @@ enum { HALF_f16 = true, HALF_f32 = false };
 
 /* ---- f32 to bf16 --------------------------------------------------------------------------------------- */
 
-/* What to add to f32 bits before the low half is cut off. */
-ALWAYS_INLINE __m256i bf16_bias(int rm, __m256i bits)
+/* f32 bits, rounded to bf16 and still in the upper half. */
+ALWAYS_INLINE __m256i bf16_round(__m256i bits, int rm)
 {
-    const __m256i all = _mm256_set1_epi32(0xffff);
+    const __m256i all = _mm256_set1_epi32(0xffff), one = _mm256_set1_epi32(1);
     __m256i negative = _mm256_srai_epi32(bits, 31);
     switch (rm) {
     case RNE:
-        return _mm256_add_epi32(_mm256_set1_epi32(0x7fff),
-                                _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1)));
+        bits = _mm256_add_epi32(bits, _mm256_and_si256(_mm256_srli_epi32(bits, 16), one));
+        return _mm256_add_epi32(bits, _mm256_set1_epi32(0x7fff));
     case RDN:
-        return _mm256_and_si256(negative, all);
+        return _mm256_add_epi32(bits, _mm256_and_si256(negative, all));
     case RUP:
-        return _mm256_andnot_si256(negative, all);
+        return _mm256_add_epi32(bits, _mm256_andnot_si256(negative, all));
     default: /* RTZ */
-        return _mm256_setzero_si256();
+        return bits;
     }
 }
 
-/* Integer code; eight numbers with a NaN, an infinity, an overflow or an inexact subnormal among
- * them are done again by the exact loop, which knows their flags. */
+/* NaN, infinity, what may overflow, and subnormal numbers: lanes that are all ones. */
+ALWAYS_INLINE __m256i bf16_rare(__m256i bits)
+{
+    __m256i magnitude = _mm256_and_si256(bits, _mm256_set1_epi32(0x7fffffff));
+    __m256i large = _mm256_cmpgt_epi32(magnitude, _mm256_set1_epi32(0x7f7effff));
+    __m256i zero = _mm256_cmpeq_epi32(magnitude, _mm256_setzero_si256());
+    __m256i small = _mm256_cmpgt_epi32(_mm256_set1_epi32(0x00800000), magnitude);
+    return _mm256_or_si256(large, _mm256_andnot_si256(zero, small));
+}
+
+/* Sixteen numbers by integer code; with a rare one among them they are left to the exact loop,
+ * which knows its flags. */
+ALWAYS_INLINE void narrow_bf16(LOOP_PARAMETERS, int rm)
+{
+    const vloop_fn exactly = vec_loops_portable.fn[L_vfncvtbf16_f_f][1];
+    const __m256i cut = _mm256_set1_epi32(0xffff);
+    u8 *d = dv;
+    const u8 *a = av;
+    bool inexact = false;
+    for (; n >= 16; n -= 16, a += 64, d += 32) {
+        __m256i x = _mm256_loadu_si256((const __m256i *)a);
+        __m256i y = _mm256_loadu_si256((const __m256i *)(a + 32));
+        __m256i rare = _mm256_or_si256(bf16_rare(x), bf16_rare(y));
+        if (unlikely(!_mm256_testz_si256(rare, rare))) {
+            exactly(h, d, a, bv, 16);
+            continue;
+        }
+        inexact |= !_mm256_testz_si256(_mm256_or_si256(x, y), cut);
+        x = _mm256_srli_epi32(bf16_round(x, rm), 16);
+        y = _mm256_srli_epi32(bf16_round(y, rm), 16);
+        x = _mm256_permute4x64_epi64(_mm256_packus_epi32(x, y), 0xd8);
+        _mm256_storeu_si256((__m256i *)d, x);
+    }
+    h->fflags |= inexact ? NX : 0;
+    exactly(h, d, a, bv, n);
+}
 #define DEF_BF1_N(name, expr)                                                                      \
-    ALWAYS_INLINE void name##_eight(struct hart *h, u8 *dp, const u8 *ap, const u8 *bp)            \
-    {                                                                                              \
-        const __m256i low = _mm256_set1_epi32(0xffff), zero = _mm256_setzero_si256();              \
-        const __m256i inf = _mm256_set1_epi32(0x7f800000);                                         \
-        __m256i bits = _mm256_loadu_si256((const __m256i *)ap);                                    \
-        __m256i out = _mm256_add_epi32(bits, bf16_bias(h->frm, bits));                             \
-        __m256i exact = _mm256_cmpeq_epi32(_mm256_and_si256(bits, low), zero);                     \
-        __m256i subnormal = _mm256_cmpeq_epi32(_mm256_and_si256(bits, inf), zero);                 \
-        __m256i large = _mm256_cmpeq_epi32(_mm256_and_si256(out, inf), inf);                       \
-        __m256i nan = _mm256_cmpeq_epi32(_mm256_and_si256(bits, inf), inf);                        \
-        __m256i rare = _mm256_or_si256(_mm256_or_si256(large, nan),                                \
-                                       _mm256_andnot_si256(exact, subnormal));                     \
-        if (unlikely(!_mm256_testz_si256(rare, rare))) {                                           \
-            vec_loops_portable.fn[L_##name][1](h, dp, ap, bp, 8);                                  \
-            return;                                                                                \
-        }                                                                                          \
-        if (_mm256_movemask_epi8(exact) != -1)                                                     \
-            h->fflags |= NX;                                                                       \
-        out = _mm256_srli_epi32(out, 16);                                                          \
-        out = _mm256_permute4x64_epi64(_mm256_packus_epi32(out, out), 0x08);                       \
-        _mm_storeu_si128((__m128i *)dp, _mm256_castsi256_si128(out));                              \
-    }                                                                                              \
     static void name##_16(LOOP_PARAMETERS)                                                         \
     {                                                                                              \
-        by_eights(h, dv, av, bv, n, name##_eight, SIZE_bf16, SIZE_f32, 0, false);                  \
+        switch (h->frm) {                                                                          \
+        case RNE:                                                                                  \
+            narrow_bf16(h, dv, av, bv, n, RNE);                                                    \
+            return;                                                                                \
+        case RDN:                                                                                  \
+            narrow_bf16(h, dv, av, bv, n, RDN);                                                    \
+            return;                                                                                \
+        case RUP:                                                                                  \
+            narrow_bf16(h, dv, av, bv, n, RUP);                                                    \
+            return;                                                                                \
+        default:                                                                                   \
+            narrow_bf16(h, dv, av, bv, n, RTZ);                                                    \
+        }                                                                                          \
     }
 
 /* ---- integers to FP --------------------------------------------------------------------------------------- */
