@@ -186,6 +186,7 @@ int nicemu_write(nicemu_cores *cores, uint32_t hart, uint64_t addr, const void *
     if (!p)
         return NICEMU_EFAULT;
     memcpy(p, in, n);
+    cores_break_reservations(cores, cores->n, addr, n);
     /* another hart may have decoded the same bytes */
     for (u32 i = 0; i < cores->n; i++)
         if (map_find(&cores->harts[i]->map, addr, NICEMU_X))
@@ -299,22 +300,25 @@ void cores_break_reservations(struct nicemu_cores *cores, u32 writer, u64 addr, 
     }
 }
 
+/* Before h runs: its stores take the slow path while another hart holds a reservation. */
+static void watch(const struct nicemu_cores *cores, struct hart *h)
+{
+    bool held = false;
+    for (u32 i = 0; i < cores->n; i++)
+        held |= cores->harts[i] != h && cores->harts[i]->has_reservation;
+    if (held && !h->watched)
+        memset(h->wspan, 0, sizeof h->wspan);
+    h->watched = held;
+}
+
 int nicemu_run(nicemu_cores *cores, uint32_t hart, uint64_t budget, nicemu_stop *out)
 {
     struct hart *h = hart_of(cores, hart);
     if (!h)
         return NICEMU_EINVAL;
+    watch(cores, h);
     hart_run(h, budget, out);
     return NICEMU_OK;
-}
-
-/* Does any hart but h hold a reservation? */
-static bool must_watch(const struct nicemu_cores *cores, const struct hart *h)
-{
-    for (u32 i = 0; i < cores->n; i++)
-        if (cores->harts[i] != h && cores->harts[i]->has_reservation)
-            return true;
-    return false;
 }
 
 int nicemu_run_round_robin(nicemu_cores *cores, uint64_t hart_mask, uint64_t quantum,
@@ -330,10 +334,7 @@ int nicemu_run_round_robin(nicemu_cores *cores, uint64_t hart_mask, uint64_t qua
             struct hart *h = cores->harts[i];
             if (!(hart_mask >> i & 1))
                 continue;
-            bool watch = must_watch(cores, h);
-            if (watch && !h->watched)
-                memset(h->wspan, 0, sizeof h->wspan);
-            h->watched = watch;
+            watch(cores, h);
             hart_run(h, turn, out);
             *which = i;
             if (out->reason != NICEMU_STOP_BUDGET)
@@ -351,6 +352,7 @@ int nicemu_call(nicemu_cores *cores, uint32_t hart, uint64_t pc, uint64_t sp, co
     struct hart *h = hart_of(cores, hart);
     if (!h || pc & 1)
         return NICEMU_EINVAL;
+    watch(cores, h);
     hart_call(h, pc, sp, args, budget, out);
     return NICEMU_OK;
 }

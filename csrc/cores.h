@@ -17,7 +17,8 @@ struct nicemu_cores {
     u32 n_owned;
 };
 
-/* A store by hart `writer` to n bytes at addr ends every other hart's reservation there. */
+/* A store by hart `writer` (cores->n: the host) to n bytes at addr ends every other hart's
+ * reservation there. */
 void cores_break_reservations(struct nicemu_cores *cores, u32 writer, u64 addr, u64 n);
 
 size_t hart_arena_bytes(void);

@@ -142,7 +142,9 @@ LOAD_RESERVED(lr_d, i64)
         if (addr % sizeof v)                                                                       \
             return trap(h, o, CAUSE_STORE_MISALIGNED, addr);                                       \
         bool held = h->has_reservation && h->reserved == addr / GRANULE;                           \
-        u8 *p = store_at(h, addr, sizeof v);                                                       \
+        /* one that fails stores nothing, so others' reservations stay: else two could starve */   \
+        u8 *p = held ? store_at(h, addr, sizeof v)                                                 \
+                     : map_bytes(&h->map, addr, sizeof v, NICEMU_W, &h->trap.tval);                \
         if (unlikely(!p))                                                                          \
             return trap(h, o, CAUSE_STORE, h->trap.tval);                                          \
         h->has_reservation = false;                                                                \

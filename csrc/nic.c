@@ -19,6 +19,21 @@ static u8 *reach(const struct hart *h, u64 addr, u64 n)
     return map_bytes(&h->map, addr, n, NICEMU_R, &bad);
 }
 
+static u32 widest(const u64 entries[9], u64 streams)
+{
+    u32 k = streams < NICEMU_MAX_FAN_IN ? (u32)streams : NICEMU_MAX_FAN_IN;
+    while (!entries[k])
+        k--;
+    return k;
+}
+
+/* Payloads that are in the scratchpad at the same time. */
+static u32 payload_slots(const nicemu_reduction *job)
+{
+    u32 first = widest(job->first, job->streams), acc = widest(job->acc, job->streams);
+    return first > acc ? first : acc;
+}
+
 /* False when the job's addresses are not all inside the core's own regions. */
 static bool station_open(struct station *s, struct hart *h, const nicemu_reduction *job)
 {
@@ -29,7 +44,7 @@ static bool station_open(struct station *s, struct hart *h, const nicemu_reducti
     s->destination = job->destination + scratch;
     s->arguments = job->arguments + h->id * job->arguments_stride;
     s->stack_top = job->stack_top + h->id * job->stack_stride;
-    s->host_payloads = reach(h, s->payloads, job->payload_room * NICEMU_MAX_FAN_IN);
+    s->host_payloads = reach(h, s->payloads, job->payload_room * payload_slots(job));
     s->host_destination = reach(h, s->destination, job->chunk * job->result_bytes);
     s->host_arguments = reach(h, s->arguments, CONTEXT_BYTES + 8 * NICEMU_MAX_FAN_IN);
     return s->host_payloads && s->host_destination && s->host_arguments;
@@ -67,14 +82,6 @@ static bool merge_payloads(const struct station *s, const nicemu_reduction *job,
         put_u64(table + 8 * i, s->payloads + i * job->payload_room);
     }
     return handle(s, job, pc, count, out);
-}
-
-static u32 widest(const u64 entries[9], u32 streams)
-{
-    u32 k = streams < NICEMU_MAX_FAN_IN ? streams : NICEMU_MAX_FAN_IN;
-    while (!entries[k])
-        k--;
-    return k;
 }
 
 static bool reduce_chunk(const struct station *s, const nicemu_reduction *job, u64 chunk,

@@ -113,12 +113,13 @@ int nicemu_set_mode(nicemu_cores *cores, uint32_t hart, uint32_t mode);
 /* CSR access with M-mode rights. */
 int nicemu_csr_get(nicemu_cores *cores, uint32_t hart, uint32_t csr, uint64_t *value);
 int nicemu_csr_set(nicemu_cores *cores, uint32_t hart, uint32_t csr, uint64_t value);
-/* Power-on state of one hart: registers 0, M-mode, FP and V units on, pc = `pc`. */
+/* Power-on state of one hart: registers 0, M-mode, FP and V units off, pc = `pc`. */
 int nicemu_reset(nicemu_cores *cores, uint32_t hart, uint64_t pc);
 
 /* ---- execution -------------------------------------------------------------------------- */
 /* Run one hart.  An instruction begins only while retired instructions + active vector
- * elements of this run are below `budget`. */
+ * elements + traps taken of this run are below `budget`.  One call at a time: this, round_robin and
+ * call look at all harts' reservations. */
 int nicemu_run(nicemu_cores *cores, uint32_t hart, uint64_t budget, nicemu_stop *out);
 /* Run the harts of `hart_mask` in turn, `quantum` instructions + elements each, in hart order,
  * until one stops for another reason than its quantum, or each has used `budget`.

@@ -356,6 +356,7 @@ void hart_call(struct hart *h, u64 pc, u64 sp, const u64 args[4], u64 budget, ni
     h->fflags = h->frm = h->vxrm = h->vxsat = 0;
     h->vl = h->vstart = h->vlmax = 0;
     h->vill = 1;
+    h->has_reservation = false;
     hart_refresh(h);
     h->pc = pc;
     h->calling = true;
