@@ -147,7 +147,7 @@ def fields(format_name: str) -> tuple[Field, ...]:
 def limits(format_name: str) -> dict[str, range]:
     """The values that each operand of a format can have."""
     out: dict[str, range] = {}
-    for name in {f.operand for f in fields(format_name)}:
+    for name in dict.fromkeys(f.operand for f in fields(format_name)):  # in a fixed order
         parts = [f for f in fields(format_name) if f.operand == name]
         top = max(f.hi for f in parts)
         step = 1 << min(f.lo for f in parts)

@@ -124,7 +124,7 @@ def test_immediates(cores: Cores) -> None:
     """Every 12-bit immediate and every shift amount once."""
     rng = random.Random(7)
     for name in sorted(VALUE):
-        for operand in {"imm", "shamt"} & limits(rows()[name].format).keys():
+        for operand in limits(rows()[name].format).keys() & {"imm", "shamt"}:
             for value in limits(rows()[name].format)[operand]:
                 if operand == "imm" and name != "addi" and value % 7:
                     continue
