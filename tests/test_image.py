@@ -334,9 +334,10 @@ def test_code_is_made_of_the_cores_instructions(op: str, element: str, preset: s
     assert not classes & {"amo", "csr", "system", "fence", "vred", "vperm"}
     returns = [at for at, name in names.items() if name == "c.jr"]
     assert len(returns) == len(set(built.entries.values()))
-    # one loop per function and no calls: nothing but returns and conditional branches jumps
-    jumps = {name for name in names.values() if cls[name] == "jump"}
-    assert jumps == {"c.jr"}
+    # a function is: skip if there is nothing, one loop, return; no calls, checks or remainders
+    kinds = [cls[name] for name in names.values()]
+    assert kinds.count("jump") == len(returns)
+    assert kinds.count("branch") == 2 * len(returns)
 
 
 def test_presets_that_share_formats_share_code() -> None:
