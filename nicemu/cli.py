@@ -6,6 +6,7 @@ computed below.  The only module that imports click and rich.
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import sys
@@ -47,6 +48,10 @@ class _Group(click.Group):
             return super().invoke(ctx)
         except NicemuError as e:
             _fail(ctx, str(e), UNUSABLE)
+        except OSError as e:
+            if e.errno == errno.EPIPE:  # `| head`: click ends it quietly
+                raise
+            _fail(ctx, f"{e.strerror or e}: {e.filename or 'standard output'}", UNUSABLE)
         except MemoryError as e:
             _fail(ctx, f"the host has no memory left ({e}): use smaller inputs", UNUSABLE)
         except KeyboardInterrupt:
