@@ -200,15 +200,31 @@ def test_every_16_bit_value_alone(fmt: Format, op: str) -> None:
         assert np.array_equal(reduce_streams(op, fmt, [bits.view(fmt.dtype)], preset), want)
 
 
-@pytest.mark.parametrize("fmt", SIXTEEN, ids=lambda f: f.name)
-@pytest.mark.parametrize("n", [3, 5, 7, 255])
-def test_average_at_midpoints(fmt: Format, n: int) -> None:
-    """n copies of x and one change that puts acc / n on, or next to, a midpoint of the format."""
-    bias = (1 << (fmt.exponent_bits - 1)) - 1
-    one = bias << fmt.fraction_bits
-    first = np.array([one + k for k in range(0, 40, 3)], dtype=np.uint16)
-    cols = [first] * (n - 1) + [first + np.uint16(d) for d in (1,)]
-    same_bits(fmt, "avg", "wide", cols)
+@pytest.mark.parametrize("n", [3, 7, 8219, 12289])
+def test_average_beside_a_midpoint(n: int) -> None:
+    """The f32 accumulators nearest to n * m, for midpoints m of float16.
+
+    Where n * m needs more than 24 bits, the quotient lies so near to m that one in float32 would
+    be m, and would then round the wrong way for half of them.
+    """
+    fmt = format_of("f16")
+    midpoints = [(Fraction(2 * k + 1, 1 << 11)) for k in range(1 << 10, 1 << 11, 37)]
+    accumulators = [
+        value(rounded(n * m, F32) + step, F32) for m in midpoints for step in (-1, 0, 1)
+    ]
+    pieces = []  # three float16 values that add up exactly; all other workers have zeros
+    rest = list(accumulators)
+    for _ in range(3):
+        piece = [rounded(r, fmt) for r in rest]
+        rest = [r - value(p, fmt) for r, p in zip(rest, piece, strict=True)]
+        pieces.append(np.array(piece, dtype=np.uint16).view(np.float16))
+    assert not any(rest)
+    zeros = np.zeros(len(rest), np.float16)
+    got = reduce_streams("avg", fmt, pieces + [zeros] * (n - 3))
+    want = [rounded(a / n, fmt) for a in accumulators]
+    assert got.tolist() == want
+    in_float32 = [np.float16(np.float32(a) / np.float32(n)).view(np.uint16) for a in accumulators]
+    assert (in_float32 != want) == (n > 1 << 13)
 
 
 # ---- reductions people got wrong elsewhere, with the right value -----------------------------
