@@ -269,8 +269,8 @@ def _difference(layout: Gradients, bits: Any, reference: Any) -> _Difference | N
 def _show(reduction: _Reduction) -> None:
     r, result = reduction, reduction.result
     click.echo(
-        f"{r.op} of {len(r.files)} workers, {r.dtype}, {r.preset}: "
-        f"{r.elements:,} elements in {r.arrays} arrays"
+        f"{r.op} of {_count(len(r.files), 'worker')}, {r.dtype}, {r.preset}: "
+        f"{_count(r.elements, 'element')} in {_count(r.arrays, 'array')}"
     )
     _show_cores(
         ["packets", "instructions", "elements"],
@@ -289,6 +289,10 @@ def _show(reduction: _Reduction) -> None:
             f"first difference at {where}: device {d.device}, reference {d.reference}; "
             f"{d.elements:,} of {r.elements:,} elements differ, nothing is written"
         )
+
+
+def _count(n: int, noun: str) -> str:
+    return f"{n:,} {noun}" if n == 1 else f"{n:,} {noun}s"
 
 
 def _show_cores(columns: Sequence[str], rows: Sequence[Sequence[int]]) -> None:

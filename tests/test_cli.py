@@ -1,0 +1,439 @@
+"""The command `nicemu`, end to end: what it prints, what it writes, how it ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from click.testing import CliRunner, Result
+from safetensors.numpy import load_file, save_file
+
+import nicemu
+from nicemu.builtin import OPS
+from nicemu.cli import main
+from nicemu.dtypes import FORMATS, Format
+from nicemu.image import PRESETS
+from nicemu.nic import Nic, ReduceResult
+from nicemu.reference.streams import reduce_streams
+from tests.elfs import CHARACTER, Image, build, endless, printing, store_tohost
+from tests.encode import encode
+from tests.encode import image as code_bytes
+
+YES = "bits equal to reference: yes"
+NO = "bits equal to reference: no"
+MAIN = [sys.executable, "-c", "from nicemu.cli import main; main()"]
+
+
+@pytest.fixture(scope="session")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("images")
+
+
+@pytest.fixture(autouse=True)
+def own_cache(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NICEMU_CACHE_DIR", str(cache))
+
+
+def nic(*arguments: object) -> Result:
+    result = CliRunner().invoke(main, [str(a) for a in arguments])
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    return result
+
+
+def last_line(result: Result) -> str:
+    return result.stdout.splitlines()[-1]
+
+
+def refused(result: Result, *parts: object) -> None:
+    """One line on stderr that names the parts, nothing on stdout, exit code 2."""
+    assert result.exit_code == 2 and result.stdout == ""
+    assert re.fullmatch(r"nicemu: [^\n]+\n", result.stderr)
+    for part in parts:
+        assert str(part) in result.stderr
+
+
+def workers(folder: Path, fmt: Format, count: int = 3, n: int = 1500) -> list[Path]:
+    """One file per worker with values near 1, and an odd size."""
+    rng = np.random.default_rng([count, n, fmt.exponent_bits])
+    paths = []
+    for i in range(count):
+        path = folder / f"worker{i}.safetensors"
+        weights = rng.normal(1, 0.5, (n // 3, 3)).astype(fmt.dtype)
+        bias = rng.normal(1, 0.5, 7).astype(fmt.dtype)
+        save_file({"weight": weights, "bias": bias}, path)
+        paths.append(path)
+    return paths
+
+
+BF16 = next(f for f in FORMATS if f.name == "bfloat16")
+F16 = next(f for f in FORMATS if f.name == "float16")
+
+
+# ---- allreduce: what it computes ---------------------------------------------------------------
+
+
+def test_the_shipped_gradients() -> None:
+    result = nic("allreduce")
+    assert result.exit_code == 0 and last_line(result) == YES
+    lines = result.stdout.splitlines()
+    assert lines.count(YES) == 1
+    heads = [line for line in lines if line.startswith("sum of 8 workers")]
+    assert [h.split(", ")[1] for h in heads] == ["bfloat16", "float16"]
+    assert lines.count("packets: 208") == 2  # 8 workers x ceil(13178 / 512)
+    assert lines.count("bytes: 210,848") == 2
+    assert max(map(len, lines)) <= 80
+
+
+@pytest.mark.parametrize("fmt", FORMATS, ids=lambda f: f.name)
+@pytest.mark.parametrize("preset", PRESETS)
+def test_results_are_written(tmp_path: Path, fmt: Format, preset: str) -> None:
+    paths = workers(tmp_path, fmt)
+    out = tmp_path / "out.safetensors"
+    result = nic("allreduce", *paths, "--preset", preset, "-o", out)
+    assert result.exit_code == 0 and last_line(result) == YES
+    inputs = [load_file(p) for p in paths]
+    written = load_file(out)
+    assert written.keys() == inputs[0].keys()
+    for key, array in written.items():
+        assert array.shape == inputs[0][key].shape
+        want = reduce_streams("sum", fmt, [i[key].reshape(-1) for i in inputs], preset)
+        assert np.array_equal(array.reshape(-1).view(fmt.bits_dtype), want)
+
+
+@pytest.mark.parametrize("op", OPS)
+def test_ops(tmp_path: Path, op: str) -> None:
+    result = nic("allreduce", *workers(tmp_path, BF16), "--op", op)
+    assert result.exit_code == 0 and last_line(result) == YES
+    assert result.stdout.startswith(f"{op} of 3 workers, bfloat16, wide: 1,507 elements")
+    error = float(re.search(r"largest error .*: (\S+) ulp", result.stdout).group(1))  # type: ignore[union-attr]
+    assert error == 0 if op in ("max", "min") else 0.25 < error < 0.51
+
+
+def test_json_and_the_counters(tmp_path: Path) -> None:
+    paths = workers(tmp_path, F16)
+    result = nic("allreduce", *paths, "--json", "--payload", 256, "--threads", 1)
+    assert result.exit_code == 0
+    record = json.loads(result.stdout)
+    assert record["bits_equal"] is True
+    [run] = record["runs"]
+    packets = 3 * -(-1507 // 128)
+    assert (run["op"], run["preset"], run["dtype"]) == ("sum", "wide", "float16")
+    assert (run["packets"], run["bytes"], run["elements"]) == (packets, 3 * 1507 * 2, 1507)
+    assert run["files"] == [str(p) for p in paths] and run["arrays"] == 2
+    assert len(run["cores"]) == 8
+    assert sum(c["packets"] for c in run["cores"]) == packets
+    assert sum(c["elements"] for c in run["cores"]) >= 3 * 1507
+    assert all(c["instructions"] > 0 for c in run["cores"])
+    again = json.loads(nic("allreduce", *paths, "--json", "--payload", 256, "--threads", 2).stdout)
+    assert again["runs"][0]["cores"] == run["cores"]
+
+
+def test_a_directory_and_every_kind_of_file(tmp_path: Path) -> None:
+    values = np.arange(10, dtype=np.float16)
+    (tmp_path / "npy").mkdir()
+    np.save(tmp_path / "npy" / "a.npy", values)
+    np.save(tmp_path / "npy" / "b.npy", values[::-1])
+    (tmp_path / "mixed").mkdir()
+    np.savez(tmp_path / "mixed" / "a.npz", x=values)
+    save_file({"x": values}, tmp_path / "mixed" / "b.safetensors")
+    for folder, out, key in (("npy", "out.npy", ""), ("mixed", "out.npz", "x")):
+        result = nic("allreduce", tmp_path / folder, "-o", tmp_path / out)
+        assert result.exit_code == 0 and last_line(result) == YES
+        assert f"written: {tmp_path / out}" in result.stdout
+        loaded = np.load(tmp_path / out)
+        assert (loaded[key] if key else loaded).shape == (10,)
+    assert np.load(tmp_path / "out.npy").tolist() == [9] * 10
+    assert np.load(tmp_path / "out.npz")["x"].tolist() == [2 * i for i in range(10)]
+
+
+def test_one_worker_and_one_element(tmp_path: Path) -> None:
+    np.save(tmp_path / "a.npy", np.float16(-0.0))
+    result = nic("allreduce", tmp_path / "a.npy", "-o", tmp_path / "out.npy")
+    assert result.exit_code == 0 and last_line(result) == YES
+    assert result.stdout.startswith("sum of 1 worker, float16, wide: 1 element in 1 array\n")
+    out = np.load(tmp_path / "out.npy")
+    assert out.shape == () and np.signbit(out)
+
+
+@pytest.mark.parametrize("op", OPS)
+def test_nan_and_infinity_are_data(tmp_path: Path, op: str) -> None:
+    special = [0x0000, 0x8000, 0x7C00, 0xFC00, 0x7C01, 0xFE55, 0x0001, 0x3C00]
+    bits = np.array(special * 8, np.uint16)
+    for i, values in enumerate((bits, np.repeat(special, 8).astype(np.uint16))):
+        np.save(tmp_path / f"{i}.npy", values.view(np.float16))
+    result = nic("allreduce", tmp_path / "0.npy", tmp_path / "1.npy", "--op", op)
+    assert result.exit_code == 0 and last_line(result) == YES
+
+
+def test_bfloat16_of_numpy(tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", x=np.ones(3, ml_dtypes.bfloat16))
+    refused(nic("allreduce", tmp_path / "a.npz"), tmp_path / "a.npz", "|V2", "--dtype bfloat16")
+    result = nic("allreduce", tmp_path / "a.npz", tmp_path / "a.npz", "--dtype", "bfloat16")
+    assert result.exit_code == 0 and ", bfloat16, " in result.stdout
+
+
+# ---- allreduce: when the bits differ -----------------------------------------------------------
+
+
+@pytest.fixture
+def one_wrong_bit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A device whose core 0 gets bit 3 of element 8 wrong."""
+    right = Nic.reduce
+
+    def wrong(self: Nic, *arguments: Any, **options: Any) -> ReduceResult:
+        result = right(self, *arguments, **options)
+        values = result.values.copy()
+        values.view(np.uint16)[8] ^= 1 << 3
+        return replace(result, values=values)
+
+    monkeypatch.setattr(Nic, "reduce", wrong)
+
+
+@pytest.mark.usefixtures("one_wrong_bit")
+def test_one_wrong_bit_is_seen(tmp_path: Path) -> None:
+    paths = workers(tmp_path, BF16)
+    out = tmp_path / "out.npz"
+    before = sorted(tmp_path.iterdir())
+    result = nic("allreduce", *paths, "-o", out)
+    assert result.exit_code == 1 and last_line(result) == NO
+    bias = [load_file(p) for p in paths]
+    want = reduce_streams("sum", BF16, [b["weight"].reshape(-1) for b in bias])[1]
+    assert (  # seven elements of `bias` come first, then rows of three
+        f"first difference at weight[0, 1]: device {want ^ 8:#06x}, reference {want:#06x}; "
+        "1 of 1,507 elements differ" in result.stdout
+    )
+    assert sorted(tmp_path.iterdir()) == before
+    assert float(re.search(r": (\S+) ulp", result.stdout).group(1)) > 7  # type: ignore[union-attr]
+
+
+@pytest.mark.usefixtures("one_wrong_bit")
+def test_one_wrong_bit_in_json_and_without_files() -> None:
+    result = nic("allreduce", "--json")
+    assert result.exit_code == 1
+    record = json.loads(result.stdout)
+    assert record["bits_equal"] is False
+    assert [r["difference"]["elements"] for r in record["runs"]] == [1, 1]
+    assert last_line(nic("allreduce")) == NO
+
+
+# ---- allreduce: what it refuses ----------------------------------------------------------------
+
+
+def test_files_that_are_refused(tmp_path: Path) -> None:
+    good = workers(tmp_path, F16)
+    truncated = tmp_path / "truncated.safetensors"
+    truncated.write_bytes(good[0].read_bytes()[:-10])
+    save_file({"weight": np.ones(3, np.float16)}, tmp_path / "shape.safetensors")
+    save_file({"weight": np.ones(3, np.float64)}, tmp_path / "f64.safetensors")
+    save_file({"weight": np.ones(0, np.float16)}, tmp_path / "empty.safetensors")
+    cases: list[tuple[str, list[str]]] = [
+        ("none.safetensors", ["does not exist"]),
+        ("truncated.safetensors", ["no valid .safetensors file"]),
+        ("shape.safetensors", ["array 'bias' is missing", str(good[0])]),
+        ("f64.safetensors", ["F64", "float16, bfloat16"]),
+        ("empty.safetensors", ["empty", "(0,)"]),
+        ("notes.txt", ["'.txt'", ".safetensors, .npz, .npy"]),
+    ]
+    for name, parts in cases:
+        refused(nic("allreduce", good[0], tmp_path / name), tmp_path / name, *parts)
+
+
+def test_outputs_that_are_refused_before_any_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def never(*_: Any, **__: Any) -> None:
+        raise AssertionError("the work has begun")
+
+    monkeypatch.setattr(Nic, "reduce", never)
+    paths = workers(tmp_path, F16)
+    before = sorted(tmp_path.iterdir())
+    for out in ("none/out.npz", "out.npy", "out", paths[0].name):
+        refused(nic("allreduce", *paths, "-o", tmp_path / out), tmp_path / out)
+    refused(nic("allreduce", "-o", tmp_path / "out.npz"), "needs FILES")
+    assert sorted(tmp_path.iterdir()) == before
+
+
+@pytest.mark.parametrize(
+    ("options", "parts"),
+    [
+        (["--payload", 1], ["payload 1 "]),
+        (["--payload", 1 << 20], ["payload 1048576"]),
+        (["--threads", 0], ["threads 0"]),
+        (["--dtype", "float8"], ["float8", "float16 (f16)"]),
+    ],
+)
+def test_options_that_are_refused(tmp_path: Path, options: list[object], parts: list[str]) -> None:
+    refused(nic("allreduce", *workers(tmp_path, F16), *options), *parts)
+
+
+@pytest.mark.parametrize(
+    "arguments", [["allreduce", "--op", "mean"], ["allreduce", "--preset", "x"], ["fly"], ["run"]]
+)
+def test_usage_errors(arguments: list[str]) -> None:
+    result = nic(*arguments)
+    assert result.exit_code == 2 and "Error: " in result.stderr
+
+
+def test_interrupts_leave_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Nic, "reduce", interrupted)
+    paths = workers(tmp_path, F16)
+    before = sorted(tmp_path.iterdir())
+    result = nic("allreduce", *paths, "-o", tmp_path / "out.npz")
+    assert (result.exit_code, result.stderr) == (130, "nicemu: interrupted\n")
+    assert sorted(tmp_path.iterdir()) == before
+
+
+# ---- run -----------------------------------------------------------------------------------------
+
+
+def elf(tmp_path: Path, code: bytes, **fields: Any) -> Path:
+    path = tmp_path / "kernel.elf"
+    path.write_bytes(build(Image(code, **fields)))
+    return path
+
+
+@pytest.mark.parametrize(("code", "status"), [(0, 0), (7, 7), (125, 125), (126, 125), (4096, 125)])
+def test_run_exits_as_the_program_does(tmp_path: Path, code: int, status: int) -> None:
+    result = nic("run", elf(tmp_path, printing(b"hi", code)))
+    assert result.exit_code == status
+    lines = result.stdout.splitlines()
+    assert lines[0] == "hi" and lines[-1] == f"exit status: {code}"
+    assert max(map(len, lines)) <= 80
+
+
+def test_run_in_json(tmp_path: Path) -> None:
+    path = elf(tmp_path, printing(b"hi\n", 3))
+    result = nic("run", path, "--json", "--vlen", 128, "--memory", "1M")
+    assert result.exit_code == 3
+    record = json.loads(result.stdout)
+    assert (record["exit_code"], record["output"]) == (3, "hi\n")
+    assert [c["stores"] for c in record["cores"]] == [4]
+    many = json.loads(nic("run", path, "--json", "--cores", 5).stdout)
+    assert len(many["cores"]) == 5
+
+
+def test_run_refuses(tmp_path: Path) -> None:
+    path = elf(tmp_path, endless())
+    refused(nic("run", tmp_path / "none.elf"), tmp_path / "none.elf", "does not exist")
+    refused(nic("run", path, "--budget", 1000), path, "--budget", "after 1000 instructions")
+    refused(nic("run", path, "--memory", "1T"), "'1T'", "256M")
+    refused(nic("run", path, "--cores", 65), "65")
+    refused(nic("run", path, "--vlen", 64), "64")
+    refused(nic("run", elf(tmp_path, endless(), machine=62)), path, "x86-64", "riscv64")
+    refused(nic("run", elf(tmp_path, bytes(4))), path, "illegal instruction", "0x80000000")
+
+
+def test_what_a_program_printed_before_its_fault_is_shown(tmp_path: Path) -> None:
+    code = code_bytes(store_tohost(CHARACTER | ord("a"))) + bytes(4)
+    result = nic("run", elf(tmp_path, code))
+    assert (result.exit_code, result.stdout) == (2, "a")
+    assert "illegal instruction" in result.stderr
+
+
+# ---- disasm --------------------------------------------------------------------------------------
+
+
+def test_disasm_of_an_elf(tmp_path: Path) -> None:
+    code = code_bytes([encode("addi", rd=10, rs1=0, imm=7), encode("jal", rd=0, target=-4)])
+    path = elf(tmp_path, code + b"\1", symbols={"_start": 0x8000_0000, ".L0": 0x8000_0004})
+    result = nic("disasm", path)
+    assert result.exit_code == 0
+    lines = result.stdout.splitlines()
+    assert lines[0] == "_start:"
+    assert re.fullmatch(r" +80000000:  00700513  addi a0, zero, 7", lines[1])
+    assert re.fullmatch(r" +80000004:  ffdff06f  jal zero, 0x80000000", lines[2])
+    assert re.fullmatch(r" +80000008:  01        .byte 0x01", lines[3])
+    assert len(lines) == 4
+
+
+def test_disasm_of_an_image(tmp_path: Path) -> None:
+    image = nicemu.kernel("sum", "bfloat16")
+    path = tmp_path / "sum.image"
+    path.write_bytes(image.to_bytes())
+    lines = nic("disasm", path).stdout.splitlines()
+    labels = {line[:-1] for line in lines if line.endswith(":")}
+    assert labels == set(image.entries)
+    code = [line.split()[1] for line in lines if not line.endswith(":")]
+    assert b"".join(int(w, 16).to_bytes(len(w) // 2, "little") for w in code) == image.code
+    assert any("vle16.v" in line for line in lines)
+
+
+def test_disasm_refuses(tmp_path: Path) -> None:
+    path = tmp_path / "x"
+    for data in (b"", b"hello", bytes(1000), nicemu.kernel("sum", "bf16").to_bytes()[:-1]):
+        path.write_bytes(data)
+        refused(nic("disasm", path), path, "is no ELF file, and no kernel image either")
+    refused(nic("disasm", tmp_path / "none"), tmp_path / "none", "does not exist")
+
+
+# ---- guide and the rest --------------------------------------------------------------------------
+
+
+def test_guide() -> None:
+    index = nic("guide")
+    assert index.exit_code == 0
+    folder = Path(nicemu.__file__).parent / "guide"
+    for page in folder.glob("*.md"):
+        shown = nic("guide", page.stem)
+        assert shown.exit_code == 0 and shown.stdout == page.read_text().rstrip("\n") + "\n"
+        assert page.stem == "index" or f"`{page.stem}`" in index.stdout
+    refused(nic("guide", "none"), "'none'", "index")
+
+
+def test_help_and_version() -> None:
+    assert nic("--version").stdout == f"nicemu {nicemu.__version__}\n"
+    shown = nic("--help").stdout
+    for command in ("allreduce", "run", "disasm", "guide"):
+        assert command in shown
+        assert nic(command, "--help").exit_code == 0
+
+
+# ---- as a process --------------------------------------------------------------------------------
+
+
+def process(*arguments: object, code: str = "", **options: Any) -> subprocess.CompletedProcess[str]:
+    command = [MAIN[0], MAIN[1], code + MAIN[2], *(str(a) for a in arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, **options)
+
+
+def test_a_second_allreduce_compiles_nothing() -> None:
+    first = process("allreduce")
+    assert first.returncode == 0, first.stderr
+    second = process("allreduce", code="import sys; sys.modules['llvmlite'] = None\n")
+    assert second.returncode == 0, second.stderr
+    assert second.stdout.splitlines()[-1] == YES
+    assert second.stderr == ""
+
+
+def test_imports_are_light() -> None:
+    heavy = "{'llvmlite', 'numba', 'torch', 'safetensors', 'elftools'}"
+    for module, more in (("nicemu.cli", "set()"), ("nicemu.nic", "{'click', 'rich'}")):
+        code = f"import sys, {module}; print(*({heavy} | {more}) & set(sys.modules))"
+        done = subprocess.run([MAIN[0], "-c", code], capture_output=True, text=True, check=True)
+        assert done.stdout == "\n"
+
+
+def test_ctrl_c_stops_a_running_program(tmp_path: Path) -> None:
+    program = [*store_tohost(CHARACTER | ord("\n")), encode("jal", rd=0, target=0)]
+    path = elf(tmp_path, code_bytes(program))
+    with subprocess.Popen(
+        [*MAIN, "run", str(path)], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as running:
+        assert running.stdout is not None and running.stderr is not None
+        assert running.stdout.read(1) == b"\n"
+        os.kill(running.pid, signal.SIGINT)
+        assert running.wait(timeout=60) == 130
+        assert running.stderr.read() == b"nicemu: interrupted\n"
