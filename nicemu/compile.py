@@ -125,14 +125,9 @@ define internal {type_} @{name}({arguments}) alwaysinline {{
 
 # ---- the kernel template -------------------------------------------------------------------------
 _METADATA = """
-!0 = distinct !{!0}
-!1 = !{!3}
-!2 = !{!4}
-!3 = distinct !{!3, !0}
-!4 = distinct !{!4, !0}
-!5 = !{!"llvm.loop.vectorize.enable", i1 true}
-!6 = !{!"llvm.loop.vectorize.scalable.enable", i1 true}
-!7 = !{!"llvm.loop.interleave.count", i32 1}
+!0 = !{!"llvm.loop.vectorize.enable", i1 true}
+!1 = !{!"llvm.loop.vectorize.scalable.enable", i1 true}
+!2 = !{!"llvm.loop.interleave.count", i32 1}
 """
 # LMUL 8 for the widest value: 8 registers of 64 bits x vscale.  LLVM then strip-mines with vsetvli
 # over the element count (EVL tail folding): no remainder loop.
@@ -153,20 +148,15 @@ class _Loop:
         self.lines.append(f"{name} = {text}")
         return name
 
-    def _address(self, base: str, f: Format) -> tuple[str, str]:
-        """Pointer to element %i, and what to say of aliases: the accumulator and what the table
-        points to never overlap."""
-        own, other = ("!1", "!2") if base == "%acc" else ("!2", "!1")
-        scopes = f"!alias.scope {own}, !noalias {other}"
-        return self.let(f"getelementptr inbounds {_t(f)}, ptr {base}, i64 %i", f), scopes
+    def _address(self, base: str, f: Format) -> str:
+        return self.let(f"getelementptr inbounds {_t(f)}, ptr {base}, i64 %i", f)
 
     def load(self, base: str, f: Format) -> str:
-        address, scopes = self._address(base, f)
-        return self.let(f"load {_t(f)}, ptr {address}, align {f.size}, {scopes}", f)
+        return self.let(f"load {_t(f)}, ptr {self._address(base, f)}, align {f.size}", f)
 
     def store(self, value: str, base: str, f: Format) -> None:
-        address, scopes = self._address(base, f)
-        self.lines.append(f"store {_t(f)} {value}, ptr {address}, align {f.size}, {scopes}")
+        address = self._address(base, f)
+        self.lines.append(f"store {_t(f)} {value}, ptr {address}, align {f.size}")
 
     def convert(self, value: str, src: Format, dst: Format) -> str:
         if src == dst:
@@ -196,6 +186,7 @@ class _Loop:
         )
         body = "\n  ".join(self.lines)
         width = _REGISTERS * _VSCALE_BITS // (8 * self.widest)
+        # noalias: payloads and destination are not the accumulator, so the loop needs no checks;
         # "no-builtins": a copying loop must not become a call of memcpy
         return f"""(ptr noalias %acc, ptr noalias %table, i64 %n, ptr noalias %ctx)
     nounwind "no-builtins" {{
@@ -288,7 +279,7 @@ def kernel_ir(op: Op, element: Format, preset: str) -> tuple[str, dict[str, str]
     symbols = {entry: owner.setdefault(bodies[entry], entry) for entry in ENTRIES}
     kernels = "".join(f"define i64 @{entry}{body}" for body, entry in owner.items())
     widths = "".join(
-        f"!{w} = distinct !{{!{w}, !5, !6, !7, !{w + 1}}}\n"
+        f"!{w} = distinct !{{!{w}, !0, !1, !2, !{w + 1}}}\n"
         f'!{w + 1} = !{{!"llvm.loop.vectorize.width", i32 {w}}}\n'
         for w in (16, 32)
     )
