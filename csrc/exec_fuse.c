@@ -84,7 +84,9 @@ static const struct pair {
         RD = alu_##first(RS1, ALU_B_##operands);                                                   \
         o++;                                                                                       \
         u64 a = RS1, b = RS2;                                                                      \
-        return follow(h, (cond) ? NX_TAKEN : NX_FALL);                                             \
+        if (cond)                                                                                  \
+            return follow(h, NX_TAKEN);                                                            \
+        return follow(h, NX_FALL);                                                                 \
     }
 TWO(addi, addi, IMM)
 TWO(addi, add, REG)

@@ -25,7 +25,9 @@ BODY(li)
     BODY(name)                                                                                     \
     {                                                                                              \
         u64 a = RS1, b = RS2;                                                                      \
-        return follow(h, (cond) ? NX_TAKEN : NX_FALL);                                             \
+        if (cond)                                                                                  \
+            return follow(h, NX_TAKEN);                                                            \
+        return follow(h, NX_FALL);                                                                 \
     }
 BRANCH(beq, a == b)
 BRANCH(bne, a != b)
