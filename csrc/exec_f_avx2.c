@@ -19,51 +19,59 @@
                                 __attribute__((unused)) u64 last)
 #define HOST_ROUNDS likely(h->host_rm >> o->rm & 1)
 
-/* ---- numbers of the three formats as the host has them: f16 as an f32 ----------------------- */
+/* ---- numbers of the three formats as the host has them: f16 as an f32
+ * ------------------------------ */
 
-HOST static inline float get_f32(const struct hart *h, u8 r)
+/* Registers are read as the number alone once all of them are known to be boxed. */
+#define F(rs) h->f[o->rs]
+#define BOXED(fmt, all) likely((all) >= ~fp_mask(&fp_##fmt))
+#define ONE(fmt) BOXED(fmt, F(rs1))
+#define TWO(fmt) BOXED(fmt, F(rs1) & F(rs2))
+#define THREE(fmt) BOXED(fmt, F(rs1) & F(rs2) & F(rs3))
+
+HOST static inline float get_f32(const u64 *r)
 {
-    u32 bits = (u32)fp_unbox(&fp_f32, h->f[r]);
     float v;
-    memcpy(&v, &bits, sizeof v);
+    memcpy(&v, r, sizeof v);
     return v;
 }
-HOST static inline double get_f64(const struct hart *h, u8 r)
+HOST static inline double get_f64(const u64 *r)
 {
     double v;
-    memcpy(&v, &h->f[r], sizeof v);
+    memcpy(&v, r, sizeof v);
     return v;
 }
-HOST static inline float get_f16(const struct hart *h, u8 r)
+/* The box is three more f16: quiet NaNs, which raise no flags. */
+HOST static inline float get_f16(const u64 *r)
 {
-    return _cvtsh_ss((u16)fp_unbox(&fp_f16, h->f[r]));
+    return _mm_cvtss_f32(_mm_cvtph_ps(_mm_loadl_epi64((const void *)r)));
 }
 
 /* Write the rounded result, unless it is a NaN. */
-HOST static inline bool put_f32(struct hart *h, u8 rd, float v)
+HOST static inline void put_boxed(u64 *rd, __m128i v, u64 box)
 {
-    u32 bits;
-    memcpy(&bits, &v, sizeof v);
-    if (unlikely(fp_is_nan(&fp_f32, bits)))
+    _mm_storel_epi64((void *)rd, _mm_or_si128(v, _mm_set_epi64x(0, (long long)box)));
+}
+HOST static inline bool put_f32(u64 *rd, float v)
+{
+    if (unlikely(v != v))
         return false;
-    h->f[rd] = fp_box(&fp_f32, bits);
+    put_boxed(rd, _mm_castps_si128(_mm_set_ss(v)), ~fp_mask(&fp_f32));
     return true;
 }
-HOST static inline bool put_f64(struct hart *h, u8 rd, double v)
+HOST static inline bool put_f64(u64 *rd, double v)
 {
-    u64 bits;
-    memcpy(&bits, &v, sizeof v);
-    if (unlikely(fp_is_nan(&fp_f64, bits)))
+    if (unlikely(v != v))
         return false;
-    h->f[rd] = bits;
+    memcpy(rd, &v, sizeof v);
     return true;
 }
-HOST static inline bool put_f16(struct hart *h, u8 rd, float v)
+HOST static inline bool put_f16(u64 *rd, float v)
 {
-    u16 bits = _cvtss_sh(v, _MM_FROUND_CUR_DIRECTION);
-    if (unlikely(fp_is_nan(&fp_f16, bits)))
+    if (unlikely(v != v))
         return false;
-    h->f[rd] = fp_box(&fp_f16, bits);
+    __m128i bits = _mm_cvtps_ph(_mm_set_ss(v), _MM_FROUND_CUR_DIRECTION);
+    put_boxed(rd, bits, ~fp_mask(&fp_f16));
     return true;
 }
 
@@ -103,15 +111,15 @@ HOST static inline float fma_f16(float a, float b, float c)
 
 /* ---- the bodies ------------------------------------------------------------------------------ */
 
-#define A(fmt) get_##fmt(h, o->rs1)
-#define B(fmt) get_##fmt(h, o->rs2)
-#define C(fmt) get_##fmt(h, o->rs3)
+#define A(fmt) get_##fmt(&F(rs1))
+#define B(fmt) get_##fmt(&F(rs2))
+#define C(fmt) get_##fmt(&F(rs3))
 
-/* frd = expression in format fmt */
-#define HOST_FP(name, fmt, expr)                                                                   \
+/* frd = expression in format fmt, of operands that are good */
+#define HOST_FP(name, fmt, good, expr)                                                             \
     HOST_BODY(name)                                                                                \
     {                                                                                              \
-        if (HOST_ROUNDS && put_##fmt(h, o->rd, expr))                                              \
+        if (HOST_ROUNDS && good && put_##fmt(&F(rd), expr))                                        \
             return NEXT;                                                                           \
         return x_##name(h, o, 0);                                                                  \
     }
@@ -119,9 +127,8 @@ HOST static inline float fma_f16(float a, float b, float c)
 #define HOST_TO_INT(name, from, I, lowest, wrap, current, truncate)                                \
     HOST_BODY(name)                                                                                \
     {                                                                                              \
-        if (o->rm == RTZ || HOST_ROUNDS) {                                                         \
-            I v = o->rm == RTZ ? truncate(wrap(get_##from(h, o->rs1)))                             \
-                               : current(wrap(get_##from(h, o->rs1)));                             \
+        if ((o->rm == RTZ || HOST_ROUNDS) && ONE(from)) {                                          \
+            I v = o->rm == RTZ ? truncate(wrap(A(from))) : current(wrap(A(from)));                 \
             if (likely(v != lowest)) {                                                             \
                 RD = (u64)(i64)v;                                                                  \
                 return NEXT;                                                                       \
@@ -134,34 +141,34 @@ HOST static inline float fma_f16(float a, float b, float c)
     HOST_TO_INT(fcvt_l_##x, from, i64, INT64_MIN, wrap, _mm_cvt##p##_si64, _mm_cvtt##p##_si64)
 
 #define HOST_BODIES(x, fmt, T)                                                                     \
-    HOST_FP(fadd_##x, fmt, A(fmt) + B(fmt))                                                        \
-    HOST_FP(fsub_##x, fmt, A(fmt) - B(fmt))                                                        \
-    HOST_FP(fmul_##x, fmt, A(fmt) * B(fmt))                                                        \
-    HOST_FP(fdiv_##x, fmt, A(fmt) / B(fmt))                                                        \
-    HOST_FP(fmadd_##x, fmt, fma_##fmt(A(fmt), B(fmt), C(fmt)))                                     \
-    HOST_FP(fmsub_##x, fmt, fma_##fmt(A(fmt), B(fmt), -C(fmt)))                                    \
-    HOST_FP(fnmsub_##x, fmt, fma_##fmt(-A(fmt), B(fmt), C(fmt)))                                   \
-    HOST_FP(fnmadd_##x, fmt, fma_##fmt(-A(fmt), B(fmt), -C(fmt)))                                  \
-    HOST_FP(fcvt_##x##_w, fmt, (T)(i32)RS1)                                                        \
-    HOST_FP(fcvt_##x##_wu, fmt, (T)(i64)(u32)RS1)
+    HOST_FP(fadd_##x, fmt, TWO(fmt), A(fmt) + B(fmt))                                              \
+    HOST_FP(fsub_##x, fmt, TWO(fmt), A(fmt) - B(fmt))                                              \
+    HOST_FP(fmul_##x, fmt, TWO(fmt), A(fmt) * B(fmt))                                              \
+    HOST_FP(fdiv_##x, fmt, TWO(fmt), A(fmt) / B(fmt))                                              \
+    HOST_FP(fmadd_##x, fmt, THREE(fmt), fma_##fmt(A(fmt), B(fmt), C(fmt)))                         \
+    HOST_FP(fmsub_##x, fmt, THREE(fmt), fma_##fmt(A(fmt), B(fmt), -C(fmt)))                        \
+    HOST_FP(fnmsub_##x, fmt, THREE(fmt), fma_##fmt(-A(fmt), B(fmt), C(fmt)))                       \
+    HOST_FP(fnmadd_##x, fmt, THREE(fmt), fma_##fmt(-A(fmt), B(fmt), -C(fmt)))                      \
+    HOST_FP(fcvt_##x##_w, fmt, true, (T)(i32)RS1)                                                  \
+    HOST_FP(fcvt_##x##_wu, fmt, true, (T)(i64)(u32)RS1)
 /* fcvt.h.w through f32: what f32 cannot hold, f16 cannot either */
 HOST_BODIES(h, f16, float)
 HOST_BODIES(s, f32, float)
 HOST_BODIES(d, f64, double)
 
-HOST_FP(fsqrt_h, f16, sqrt_f32(A(f16)))
-HOST_FP(fsqrt_s, f32, sqrt_f32(A(f32)))
-HOST_FP(fsqrt_d, f64, sqrt_f64(A(f64)))
+HOST_FP(fsqrt_h, f16, ONE(f16), sqrt_f32(A(f16)))
+HOST_FP(fsqrt_s, f32, ONE(f32), sqrt_f32(A(f32)))
+HOST_FP(fsqrt_d, f64, ONE(f64), sqrt_f64(A(f64)))
 
-HOST_FP(fcvt_s_l, f32, (float)(i64)RS1)
-HOST_FP(fcvt_d_l, f64, (double)(i64)RS1)
+HOST_FP(fcvt_s_l, f32, true, (float)(i64)RS1)
+HOST_FP(fcvt_d_l, f64, true, (double)(i64)RS1)
 
-HOST_FP(fcvt_s_h, f32, A(f16))
-HOST_FP(fcvt_h_s, f16, A(f32))
-HOST_FP(fcvt_d_h, f64, (double)A(f16))
-HOST_FP(fcvt_h_d, f16, odd_f32(A(f64)))
-HOST_FP(fcvt_d_s, f64, (double)A(f32))
-HOST_FP(fcvt_s_d, f32, (float)A(f64))
+HOST_FP(fcvt_s_h, f32, ONE(f16), A(f16))
+HOST_FP(fcvt_h_s, f16, ONE(f32), A(f32))
+HOST_FP(fcvt_d_h, f64, ONE(f16), (double)A(f16))
+HOST_FP(fcvt_h_d, f16, ONE(f64), odd_f32(A(f64)))
+HOST_FP(fcvt_d_s, f64, ONE(f32), (double)A(f32))
+HOST_FP(fcvt_s_d, f32, ONE(f64), (float)A(f64))
 
 HOST_TO_INTS(h, f16, _mm_set_ss, ss)
 HOST_TO_INTS(s, f32, _mm_set_ss, ss)
