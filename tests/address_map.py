@@ -28,17 +28,17 @@ class Region(NamedTuple):
 
 
 REGIONS = (
-    Region("code", CODE, 0x1000, R | X),
+    Region("code", CODE, 0x400, R | X),
     Region("lowest", 0, 0x400, R | W),
-    Region("plain", 0x20000, 0x1000, R | W),
-    Region("left", 0x30000, 0x1000, R | W),
-    Region("right", 0x31000, 0x1000, R | W),  # touches left
-    Region("read", 0x40000, 0x1000, R),
-    Region("after read", 0x41000, 0x1000, R | W),
-    Region("write", 0x50000, 0x1000, W),
-    Region("execute", 0x60000, 0x1000, X),
-    Region("none", 0x68000, 0x1000, 0),
-    Region("all", 0x70000, 0x1000, R | W | X),
+    Region("plain", 0x20000, 0x1400, R | W),
+    Region("left", 0x30000, 0x400, R | W),
+    Region("right", 0x30400, 0x400, R | W),  # touches left
+    Region("read", 0x40000, 0x400, R),
+    Region("after read", 0x40400, 0x400, R | W),
+    Region("write", 0x50000, 0x400, W),
+    Region("execute", 0x60000, 0x400, X),
+    Region("none", 0x68000, 0x400, 0),
+    Region("all", 0x70000, 0x400, R | W | X),
     Region("odd", 0x80003, 67, R | W),
     Region("highest", RETURN_PAGE - 0x800, 0x800, R | W),
 )

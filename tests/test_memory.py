@@ -48,8 +48,13 @@ ATOMIC = [row for row in instructions() if row.cls == "amo"]
 VECTOR = [row for row in instructions() if row.cls in ("vload", "vstore")]
 
 
+@pytest.fixture(scope="module")
+def mapped() -> Mapped:
+    return Mapped()
+
+
 @pytest.fixture(scope="module", params=simd_paths())
-def mapped(request: pytest.FixtureRequest) -> Mapped:
+def on_each_path(request: pytest.FixtureRequest) -> Mapped:
     return Mapped(simd=request.param)
 
 
@@ -137,9 +142,8 @@ def test_scalar(row: Insn, mapped: Mapped) -> None:
             assert mapped.snapshot() == before.memory
         else:
             assert mapped.bytes_at(address, size) == STORED.to_bytes(8, "little")[:size]
-            after = mapped.snapshot()
-            changed = sum(a != b for a, b in zip(before.memory, after, strict=True))
-            assert changed <= size
+            after = np.frombuffer(mapped.snapshot(), np.uint8)
+            assert np.count_nonzero(after != np.frombuffer(before.memory, np.uint8)) <= size
     assert reached > 20  # misaligned ones among them
 
 
@@ -366,8 +370,9 @@ def vector_cases(mapped: Mapped, access: Access) -> Iterator[int]:
 
 @pytest.mark.parametrize("masked", [False, True], ids=["all", "masked"])
 @pytest.mark.parametrize("row", VECTOR, ids=lambda row: row.name)
-def test_vector(row: Insn, masked: bool, mapped: Mapped) -> None:
+def test_vector(row: Insn, masked: bool, on_each_path: Mapped) -> None:
     """Elements before the fault are done and counted, vstart names the one that met it."""
+    mapped = on_each_path
     if masked and row.format not in ("VL", "VS"):
         return
     rng = random.Random(f"{row.name} {masked}")
