@@ -9,12 +9,12 @@
 
 #include "decode.h"
 
-/* ---- configuration ------------------------------------------------------------------------------- */
+/* ---- configuration ------------------------------------------------------------------------ */
 
 #define ALIGN(lmul, sew, k)                                                                        \
     ((sew) + (k) < 0 || (sew) + (k) > 3 || (lmul) + (k) < -3 || (lmul) + (k) > 3 ? ILLEGAL_OPERAND \
-     : (lmul) + (k) > 0                                      ? (1 << (((lmul) + (k)) & 7)) - 1     \
-                                                             : 0)
+     : (lmul) + (k) > 0 ? (1 << (((lmul) + (k)) & 7)) - 1                                          \
+                        : 0)
 #define ALIGN_ROW(lmul, sew)                                                                       \
     {                                                                                              \
         ALIGN(lmul, sew, -3), ALIGN(lmul, sew, -2), ALIGN(lmul, sew, -1), ALIGN(lmul, sew, 0),     \
@@ -84,7 +84,7 @@ BODY(vsetvl)
     return configure(h, o, avl_of(h, o), RS2);
 }
 
-/* ---- which elements ------------------------------------------------------------------------------- */
+/* ---- which elements ----------------------------------------------------------------------- */
 
 u64 vec_active(const struct hart *h, bool unmasked, u64 n, u8 active[MAX_VLENB])
 {
@@ -104,7 +104,7 @@ static void merge_bits(u8 *d, const u8 *from, const u8 *active, u64 n)
         d[i] = (u8)((d[i] & ~active[i]) | (from[i] & active[i]));
 }
 
-/* ---- shapes ----------------------------------------------------------------------------------------- */
+/* ---- shapes ------------------------------------------------------------------------------- */
 
 /* FP families: at which SEW (bit 0: 8, bit 1: 16) they have f16 operands, which need Zvfh. */
 enum {
@@ -144,9 +144,9 @@ enum { NONE = -128 };
 enum source { VECTOR, X, IMMEDIATE, F, BF16, NOTHING };
 
 struct shape {
-    i8 d, a; /* log2 of EEW / SEW of vd and vs2; NONE: no vs2 */
-    u8 b; /* enum source */
-    bool mask; /* vd is a mask register */
+    i8 d, a;          /* log2 of EEW / SEW of vd and vs2; NONE: no vs2 */
+    u8 b;             /* enum source */
+    bool mask;        /* vd is a mask register */
     bool accumulates; /* vd is read too */
     bool fp;
 };
@@ -178,7 +178,8 @@ static inline bool legal(const struct hart *h, const struct op *o, struct shape 
     if (bad)
         return false;
     if (s.mask)
-        return mask_overlap_ok(h, o->rd, o->rs2, s.a) && (!b || mask_overlap_ok(h, o->rd, o->rs1, 0));
+        return mask_overlap_ok(h, o->rd, o->rs2, s.a) &&
+               (!b || mask_overlap_ok(h, o->rd, o->rs1, 0));
     return (!a || overlap_ok(h, o->rd, s.d, o->rs2, s.a)) &&
            (!b || overlap_ok(h, o->rd, s.d, o->rs1, 0));
 }
@@ -309,7 +310,8 @@ static inline __attribute__((always_inline)) int compute(struct hart *h, const s
         return compute(h, o, &shape);                                                              \
     }
 
-/* Named by the operands: v vector, x, i, f scalar; w of twice SEW, n the same with a result of SEW. */
+/* Named by the operands: v vector, x, i, f scalar, w of twice SEW; by the result: w of twice SEW,
+ * m a mask, a accumulated. */
 SHAPE(v_vv, .b = VECTOR)
 SHAPE(v_vx, .b = X)
 SHAPE(v_vi, .b = IMMEDIATE)
@@ -345,7 +347,7 @@ SHAPE(vf_wa_vf, .d = 1, .b = F, .accumulates = true, .fp = true)
 SHAPE(vf_wa_vbf, .d = 1, .b = BF16, .accumulates = true, .fp = true)
 SHAPE(vf_n_w, .a = 1, .b = NOTHING, .fp = true)
 
-/* ---- masks -------------------------------------------------------------------------------------------- */
+/* ---- masks -------------------------------------------------------------------------------- */
 
 /* vm??.mm: bits of whole registers, whatever LMUL */
 BODY(v_mm)
@@ -395,7 +397,7 @@ BODY(vfirst_m)
     return NEXT;
 }
 
-/* ---- merge and moves ------------------------------------------------------------------------------------ */
+/* ---- merge and moves ---------------------------------------------------------------------- */
 
 /* Is there an FP format of SEW?  For instructions that only move; o->arg is L_vfmv. */
 static inline bool fp_sew(const struct hart *h, const struct op *o)
@@ -404,7 +406,8 @@ static inline bool fp_sew(const struct hart *h, const struct op *o)
 }
 
 /* v?merge: vd[i] = v0.mask[i] ? b[i] : vs2[i]; every body element is written */
-static inline __attribute__((always_inline)) int merge(struct hart *h, const struct op *o, struct shape s)
+static inline __attribute__((always_inline)) int merge(struct hart *h, const struct op *o,
+                                                       struct shape s)
 {
     if (unlikely(!legal(h, o, s) || overwrites_mask(o) || (s.fp && !fp_sew(h, o))))
         return trap_illegal(h, o);

@@ -5,7 +5,7 @@
 
 #include "vloops.h"
 
-#define VREG(r) (h->v + (size_t)(r) * h->vlenb)
+#define VREG(r) (h->v + (size_t)(r)*h->vlenb)
 
 enum { ILLEGAL_OPERAND = 0x80 };
 
@@ -26,7 +26,7 @@ static inline bool vec_partial(const struct hart *h, const struct op *o)
     return !o->vm || h->vstart;
 }
 
-/* Bit i of active: element i is to be computed, for i < n (in whole bytes).  Returns how many are. */
+/* Bit i of active: element i of n is to be computed.  Returns how many are. */
 u64 vec_active(const struct hart *h, bool unmasked, u64 n, u8 active[MAX_VLENB]);
 
 #endif

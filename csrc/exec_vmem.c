@@ -15,7 +15,7 @@ static inline bool is_active(const struct hart *h, struct access m, u64 i)
     return m.unmasked || h->v[i / 8] >> i % 8 & 1;
 }
 
-/* ---- loads --------------------------------------------------------------------------------------- */
+/* ---- loads -------------------------------------------------------------------------------- */
 
 static inline int loaded(struct hart *h, const struct op *o, struct access m, const u8 *p)
 {
@@ -26,7 +26,8 @@ static inline int loaded(struct hart *h, const struct op *o, struct access m, co
     return NEXT;
 }
 
-static __attribute__((noinline)) int load_slowly(struct hart *h, const struct op *o, struct access m)
+static __attribute__((noinline)) int load_slowly(struct hart *h, const struct op *o,
+                                                 struct access m)
 {
     u8 *d = VREG(o->rd);
     u64 size = 1ull << m.eew;
@@ -60,7 +61,7 @@ static inline int load(struct hart *h, const struct op *o, struct access m)
     return loaded(h, o, m, p);
 }
 
-/* ---- stores -------------------------------------------------------------------------------------- */
+/* ---- stores ------------------------------------------------------------------------------- */
 
 static inline void stored(struct hart *h, const struct op *o, struct access m, u8 *p)
 {
@@ -114,7 +115,7 @@ static inline int store(struct hart *h, const struct op *o, struct access m)
     return NEXT;
 }
 
-/* ---- the bodies ------------------------------------------------------------------------------------- */
+/* ---- the bodies --------------------------------------------------------------------------- */
 
 /* Unit stride: arg = log2 of an element's bytes */
 BODY(vle)

@@ -18,8 +18,8 @@ enum vloop {
 };
 #undef LOOP
 
-/* d = destination, read as well by multiply-add; a = vs2; b = vs1 or a group of copies of the scalar.
- * FP loops round by h->frm and OR into h->fflags (or into the host's sticky flags). */
+/* d = destination, read as well by multiply-add; a = vs2; b = vs1 or a group of copies of the
+ * scalar.  FP loops round by h->frm and OR into h->fflags (or into the host's sticky flags). */
 typedef void (*vloop_fn)(struct hart *h, void *d, const void *a, const void *b, u64 n);
 
 struct vec_loops {

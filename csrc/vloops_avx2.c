@@ -19,7 +19,7 @@
 
 #define ALWAYS_INLINE static inline __attribute__((always_inline))
 
-/* ---- eight lanes in and out of memory -------------------------------------------------------------- */
+/* ---- eight lanes in and out of memory ----------------------------------------------------- */
 
 ALWAYS_INLINE __m256 load_f16(const u8 *p)
 {
@@ -50,7 +50,7 @@ ALWAYS_INLINE __m256 canonical(__m256 v)
     return _mm256_blendv_ps(v, nan, _mm256_cmp_ps(v, v, _CMP_UNORD_Q));
 }
 
-/* ---- the driver ------------------------------------------------------------------------------------- */
+/* ---- the driver --------------------------------------------------------------------------- */
 
 /* One step of a loop: eight elements. */
 typedef void (*eight_fn)(struct hart *h, u8 *d, const u8 *a, const u8 *b);
@@ -91,7 +91,7 @@ ALWAYS_INLINE void by_eights(struct hart *h, void *dv, const void *av, const voi
     }
 }
 
-/* ---- arithmetic -------------------------------------------------------------------------------------- */
+/* ---- arithmetic --------------------------------------------------------------------------- */
 
 ALWAYS_INLINE __m256 negated(__m256 v)
 {
@@ -171,7 +171,7 @@ enum { HALF_f16 = true, HALF_f32 = false };
 #define FMA(x, y, z) (HALF ? fma_f16(x, y, z) : fma_f32(h, x, y, z))
 #define NEG(x) negated(x)
 
-/* ---- f32 to bf16 --------------------------------------------------------------------------------------- */
+/* ---- f32 to bf16 -------------------------------------------------------------------------- */
 
 /* f32 bits, rounded to bf16 and still in the upper half. */
 ALWAYS_INLINE __m256i bf16_round(__m256i bits, int rm)
@@ -245,12 +245,13 @@ ALWAYS_INLINE void narrow_bf16(LOOP_PARAMETERS, int rm)
         }                                                                                          \
     }
 
-/* ---- integers to FP --------------------------------------------------------------------------------------- */
+/* ---- integers to FP ----------------------------------------------------------------------- */
 
 /* Eight integers as f32: all of 8 and 16 bits are exact, those of 32 bits are rounded once. */
 ALWAYS_INLINE __m256 from_ints(const u8 *p, u32 bits, bool is_signed)
 {
-    __m128i v = bits == 8 ? _mm_loadl_epi64((const __m128i *)p) : _mm_loadu_si128((const __m128i *)p);
+    __m128i v =
+        bits == 8 ? _mm_loadl_epi64((const __m128i *)p) : _mm_loadu_si128((const __m128i *)p);
     if (bits == 8)
         return _mm256_cvtepi32_ps(is_signed ? _mm256_cvtepi8_epi32(v) : _mm256_cvtepu8_epi32(v));
     if (bits == 16)
@@ -283,7 +284,7 @@ ALWAYS_INLINE __m256 from_ints(const u8 *p, u32 bits, bool is_signed)
     INT_TO_FP_EXACTLY(name, 16, f16, 16, 32, is_signed)                                            \
     INT_TO_FP_EXACTLY(name, 32, f32, 32, 64, is_signed)
 
-/* ---- FP to integers --------------------------------------------------------------------------------------- */
+/* ---- FP to integers ----------------------------------------------------------------------- */
 
 /* Numbers from lo to hi are in the range of the integers however they are rounded. */
 struct range {

@@ -16,7 +16,7 @@
 #define DEF_FP1(name, expr) FP_SAME(name, false, false, expr)
 #define DEF_FP2(name, expr) FP_SAME(name, true, false, expr)
 #define DEF_FP3(name, expr) FP_SAME(name, true, true, expr)
-#define ROW_FP1(name) {NULL, name##_16, name##_32}
+#define ROW_FP1(name) ROW(NULL, name##_16, name##_32, NULL)
 #define ROW_FP2(name) ROW_FP1(name)
 #define ROW_FP3(name) ROW_FP1(name)
 
@@ -27,7 +27,7 @@
 #define DEF_FP1_N(name, expr) FP_LANES(name, 16, f32, f16, f32, f16, false, false, expr)
 #define DEF_BF1_W(name, expr) FP_LANES(name, 16, f32, f32, bf16, bf16, false, false, expr)
 #define DEF_BF3_W(name, expr) FP_LANES(name, 16, f32, f32, bf16, bf16, true, true, expr)
-#define ROW_ONLY_16(name) {NULL, name##_16}
+#define ROW_ONLY_16(name) ROW(NULL, name##_16, NULL, NULL)
 #define ROW_FP1_W(name) ROW_ONLY_16(name)
 #define ROW_FP2_W(name) ROW_ONLY_16(name)
 #define ROW_FP3_W(name) ROW_ONLY_16(name)
@@ -38,12 +38,12 @@
 #define ROW_BF3_W(name) ROW_ONLY_16(name)
 #define ROW_FP_ROUND_N(name) ROW_ONLY_16(name)
 
-#define ROW_INT_TO_FP(name) {NULL, name##_16, name##_32}
-#define ROW_INT_TO_FP_W(name) {name##_8, name##_16}
-#define ROW_INT_TO_FP_N(name) {NULL, name##_16, name##_32}
-#define ROW_FP_TO_INT(name) {NULL, name##_16, name##_32}
-#define ROW_FP_TO_INT_W(name) {NULL, name##_16, name##_32}
-#define ROW_FP_TO_INT_N(name) {name##_8, name##_16}
+#define ROW_INT_TO_FP(name) ROW(NULL, name##_16, name##_32, NULL)
+#define ROW_INT_TO_FP_W(name) ROW(name##_8, name##_16, NULL, NULL)
+#define ROW_INT_TO_FP_N(name) ROW(NULL, name##_16, name##_32, NULL)
+#define ROW_FP_TO_INT(name) ROW(NULL, name##_16, name##_32, NULL)
+#define ROW_FP_TO_INT_W(name) ROW(NULL, name##_16, name##_32, NULL)
+#define ROW_FP_TO_INT_N(name) ROW(name##_8, name##_16, NULL, NULL)
 
 /* name_sew: a of abits -> d of dbits, by an expression with the lane a, rm and flags */
 #define CONVERT_EXACTLY(name, sew, dbits, abits, mode, expr)                                       \

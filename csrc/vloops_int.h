@@ -47,12 +47,18 @@ LANE_TYPE(lane64, u64)
         }                                                                                          \
     }
 
+/* Loops by SEW: a row of the table. */
+#define ROW(at8, at16, at32, at64)                                                                 \
+    {                                                                                              \
+        at8, at16, at32, at64                                                                      \
+    }
+
 #define DEF_INT(name, expr)                                                                        \
     LANES(name, 8, 16, 8, 8, 8, expr)                                                              \
     LANES(name, 16, 32, 16, 16, 16, expr)                                                          \
     LANES(name, 32, 64, 32, 32, 32, expr)                                                          \
     LANES(name, 64, 128, 64, 64, 64, expr)
-#define ROW_INT(name) {name##_8, name##_16, name##_32, name##_64}
+#define ROW_INT(name) ROW(name##_8, name##_16, name##_32, name##_64)
 
 #define DEF_CMP(name, expr)                                                                        \
     LANES(name, 8, 16, 8, 8, 8, expr)                                                              \
@@ -65,7 +71,7 @@ LANE_TYPE(lane64, u64)
     LANES(name, 8, 16, 16, 8, 8, expr)                                                             \
     LANES(name, 16, 32, 32, 16, 16, expr)                                                          \
     LANES(name, 32, 64, 64, 32, 32, expr)
-#define ROW_WIDE(name) {name##_8, name##_16, name##_32}
+#define ROW_WIDE(name) ROW(name##_8, name##_16, name##_32, NULL)
 
 #define DEF_WIDE_A(name, expr)                                                                     \
     LANES(name, 8, 16, 16, 16, 8, expr)                                                            \
@@ -96,13 +102,13 @@ LANE_TYPE(lane64, u64)
     }
 #define DEF_EXTEND2(name, expr)                                                                    \
     EXTEND(name, 8, 16, expr) EXTEND(name, 16, 32, expr) EXTEND(name, 32, 64, expr)
-#define ROW_EXTEND2(name) {NULL, name##_16, name##_32, name##_64}
+#define ROW_EXTEND2(name) ROW(NULL, name##_16, name##_32, name##_64)
 #define DEF_EXTEND4(name, expr) EXTEND(name, 8, 32, expr) EXTEND(name, 16, 64, expr)
-#define ROW_EXTEND4(name) {NULL, NULL, name##_32, name##_64}
+#define ROW_EXTEND4(name) ROW(NULL, NULL, name##_32, name##_64)
 #define DEF_EXTEND8(name, expr) EXTEND(name, 8, 64, expr)
-#define ROW_EXTEND8(name) {NULL, NULL, NULL, name##_64}
+#define ROW_EXTEND8(name) ROW(NULL, NULL, NULL, name##_64)
 
-/* ---- floating point by its bits ------------------------------------------------------------------- */
+/* ---- floating point by its bits ----------------------------------------------------------- */
 
 #define MAG(x) ((U)((x) & (U)~SIGN))
 #define IS_NAN(x) (MAG(x) > INF)
@@ -135,13 +141,13 @@ LANE_TYPE(lane64, u64)
 #define DEF_FBITS(name, expr, invalid)                                                             \
     FBITS(name, 16, 16, 0x7c00, 0x200, 0x7e00, expr, invalid)                                      \
     FBITS(name, 32, 32, 0x7f800000, 0x400000, 0x7fc00000, expr, invalid)
-#define ROW_FBITS(name) {NULL, name##_16, name##_32}
+#define ROW_FBITS(name) ROW(NULL, name##_16, name##_32, NULL)
 #define DEF_FCMP(name, expr, invalid)                                                              \
     FBITS(name, 16, 8, 0x7c00, 0x200, 0x7e00, expr, invalid)                                       \
     FBITS(name, 32, 8, 0x7f800000, 0x400000, 0x7fc00000, expr, invalid)
 #define ROW_FCMP(name) ROW_FBITS(name)
 
-/* ---- masks ----------------------------------------------------------------------------------------- */
+/* ---- masks -------------------------------------------------------------------------------- */
 
 #define MERGE(bits)                                                                                \
     static void merge_##bits(void *dv, const void *av, const void *bv, const u8 *mask, u64 n)      \

@@ -15,9 +15,9 @@ FP_INLINE u64 in_format(const struct fp_format *from, const struct fp_format *to
     static void name##_##sew(LOOP_PARAMETERS)                                                      \
     {                                                                                              \
         const struct fp_format *const f = &fp_##C;                                                 \
-        lane_##D *ds = dv;                                                                  \
-        const lane_##A *as = av;                                                            \
-        const lane_##B *bs = bv;                                                            \
+        lane_##D *ds = dv;                                                                         \
+        const lane_##A *as = av;                                                                   \
+        const lane_##B *bs = bv;                                                                   \
         const int rm = h->frm;                                                                     \
         u32 flags = 0;                                                                             \
         (void)f, (void)bs;                                                                         \
@@ -27,7 +27,7 @@ FP_INLINE u64 in_format(const struct fp_format *from, const struct fp_format *to
             u64 d = reads_d ? ds[i] : 0;                                                           \
             (void)b, (void)d;                                                                      \
             u64 r = expr;                                                                          \
-            ds[i] = (lane_##D)in_format(&fp_##C, &fp_##D, r, rm, &flags);               \
+            ds[i] = (lane_##D)in_format(&fp_##C, &fp_##D, r, rm, &flags);                          \
         }                                                                                          \
         h->fflags |= flags;                                                                        \
     }

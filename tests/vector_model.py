@@ -1,0 +1,599 @@
+"""The V extension a second time: slow, one Python integer per element, written from the manual.
+
+`execute` takes the state before one instruction and returns the state after it, or None where the
+manual makes it an illegal instruction.  Floating-point lanes are the MPFR oracle's.  Shares nothing
+with the core but mnemonics.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tests import mpfr_oracle as oracle
+from tests.mpfr_oracle import BF16, F16, F32, RTZ, Bits, Flags, Format
+
+LMULS = {
+    "mf8": Fraction(1, 8),
+    "mf4": Fraction(1, 4),
+    "mf2": Fraction(1, 2),
+    "m1": Fraction(1),
+    "m2": Fraction(2),
+    "m4": Fraction(4),
+    "m8": Fraction(8),
+}
+SEWS = (8, 16, 32, 64)
+ROD = 6  # rounding to odd, which only vfncvt.rod names
+
+
+@dataclass(frozen=True)
+class State:
+    """What one vector instruction reads and writes; `sew` 0 stands for vill."""
+
+    vlen: int
+    sew: int
+    lmul: Fraction
+    vl: int
+    vstart: int
+    frm: int
+    fflags: int
+    v: bytes
+    x: tuple[int, ...]
+    f: tuple[int, ...]
+    elements: int = 0  # active body elements processed
+
+    @property
+    def vlmax(self) -> int:
+        return int(self.lmul * self.vlen / self.sew)
+
+    def read(self, reg: int, eew: int, n: int) -> list[int]:
+        """Elements 0..n-1 of the group at `reg`, unsigned."""
+        at, size = reg * self.vlen // 8, eew // 8
+        return [int.from_bytes(self.v[at + i * size :][:size], "little") for i in range(n)]
+
+    def bit(self, reg: int, i: int) -> bool:
+        return bool(self.v[reg * self.vlen // 8 + i // 8] >> i % 8 & 1)
+
+
+def legal_vtype(sew: int, lmul: Fraction) -> bool:
+    """ELEN = 64: SEW <= LMUL * ELEN."""
+    return sew <= lmul * 64
+
+
+def signed(a: int, width: int) -> int:
+    return a - (1 << width) if a >> (width - 1) & 1 else a
+
+
+# ---- integer lanes: (a = vs2, b = vs1 or scalar, SEW) -> any integer -------------------
+
+Lane = Callable[[int, int, int], int]
+
+SAME: dict[str, Lane] = {
+    "vadd": lambda a, b, w: a + b,
+    "vsub": lambda a, b, w: a - b,
+    "vrsub": lambda a, b, w: b - a,
+    "vand": lambda a, b, w: a & b,
+    "vor": lambda a, b, w: a | b,
+    "vxor": lambda a, b, w: a ^ b,
+    "vsll": lambda a, b, w: a << b % w,
+    "vsrl": lambda a, b, w: a >> b % w,
+    "vsra": lambda a, b, w: signed(a, w) >> b % w,
+    "vminu": lambda a, b, w: min(a, b),
+    "vmin": lambda a, b, w: min(signed(a, w), signed(b, w)),
+    "vmaxu": lambda a, b, w: max(a, b),
+    "vmax": lambda a, b, w: max(signed(a, w), signed(b, w)),
+    "vmul": lambda a, b, w: a * b,
+    "vmulhu": lambda a, b, w: a * b >> w,
+    "vmulh": lambda a, b, w: signed(a, w) * signed(b, w) >> w,
+    "vmulhsu": lambda a, b, w: signed(a, w) * b >> w,
+    "vmv.v": lambda a, b, w: b,
+}
+COMPARE: dict[str, Lane] = {
+    "vmseq": lambda a, b, w: a == b,
+    "vmsne": lambda a, b, w: a != b,
+    "vmsltu": lambda a, b, w: a < b,
+    "vmslt": lambda a, b, w: signed(a, w) < signed(b, w),
+    "vmsleu": lambda a, b, w: a <= b,
+    "vmsle": lambda a, b, w: signed(a, w) <= signed(b, w),
+    "vmsgtu": lambda a, b, w: a > b,
+    "vmsgt": lambda a, b, w: signed(a, w) > signed(b, w),
+}
+#: vd of 2 * SEW; in the .w forms a has that width
+WIDEN: dict[str, Callable[[int, int], int]] = {
+    "vwaddu": lambda a, b: a + b,
+    "vwadd": lambda a, b: a + b,
+    "vwsubu": lambda a, b: a - b,
+    "vwsub": lambda a, b: a - b,
+}
+NARROW: dict[str, Lane] = {
+    "vnsrl": lambda a, b, w: a >> b % (2 * w),
+    "vnsra": lambda a, b, w: signed(a, 2 * w) >> b % (2 * w),
+}
+MASK: dict[str, Callable[[int, int], int]] = {
+    "vmand": lambda a, b: a & b,
+    "vmnand": lambda a, b: ~(a & b),
+    "vmandn": lambda a, b: a & ~b,
+    "vmxor": lambda a, b: a ^ b,
+    "vmor": lambda a, b: a | b,
+    "vmnor": lambda a, b: ~(a | b),
+    "vmorn": lambda a, b: a | ~b,
+    "vmxnor": lambda a, b: ~(a ^ b),
+}
+
+# ---- floating-point lanes: arrays (rm, a, b, d) -> (bits, flags) -----------------------
+
+FpLanes = Callable[[int, Bits, Bits, Bits], tuple[Bits, Flags]]
+
+
+class FpRow(NamedTuple):
+    """Formats (or integer widths) of the operands at one SEW, and what is computed."""
+
+    d: Format | int  # 1: a mask
+    a: Format | int | None
+    b: Format | None
+    lanes: FpLanes
+    reads_d: bool = False
+
+
+def neg(f: Format, a: Bits) -> Bits:
+    return a ^ np.uint64(f.sign)
+
+
+def widened(source: Format, target: Format, a: Bits) -> tuple[Bits, Flags]:
+    """Exact, but for NaNs."""
+    if source is target:
+        return a, np.zeros(len(a), np.uint8)
+    bits = oracle.from_float(target, oracle.to_float(source, a))
+    flags = np.where(oracle.is_snan(source, a), oracle.NV, 0).astype(np.uint8)
+    return bits, flags
+
+
+def _two(op: str, f: Format, fa: Format, fb: Format, swap: bool) -> FpLanes:
+    def lanes(rm: int, a: Bits, b: Bits, d: Bits) -> tuple[Bits, Flags]:
+        (x, nx), (y, ny) = widened(fa, f, a), widened(fb, f, b)
+        bits, flags = oracle.arithmetic(op, f, rm, *((y, x) if swap else (x, y)))
+        return bits, flags | nx | ny
+
+    return lanes
+
+
+def _fma(f: Format, narrow: Format, sign: bool, minus: bool, overwrites: bool) -> FpLanes:
+    """±(b * a) ± d, or with the roles of a and d exchanged."""
+
+    def lanes(rm: int, a: Bits, b: Bits, d: Bits) -> tuple[Bits, Flags]:
+        (x, nx), (y, ny) = widened(narrow, f, b), widened(narrow, f, a)
+        z = d
+        if overwrites:
+            y, z = z, y
+        x = neg(f, x) if sign else x
+        z = neg(f, z) if minus else z
+        bits, flags = oracle.arithmetic("fma", f, rm, x, y, z)
+        return bits, flags | nx | ny
+
+    return lanes
+
+
+FMA = {  # product's sign, addend's sign, does the product overwrite the addend's place
+    "macc": (False, False, False),
+    "nmacc": (True, True, False),
+    "msac": (False, True, False),
+    "nmsac": (True, False, False),
+    "madd": (False, False, True),
+    "nmadd": (True, True, True),
+    "msub": (False, True, True),
+    "nmsub": (True, False, True),
+}
+ARITHMETIC = {
+    "add": ("add", False),
+    "sub": ("sub", False),
+    "rsub": ("sub", True),
+    "mul": ("mul", False),
+    "div": ("div", False),
+    "rdiv": ("div", True),
+}
+
+
+def _compare(name: str, f: Format) -> FpLanes:
+    def lanes(rm: int, a: Bits, b: Bits, d: Bits) -> tuple[Bits, Flags]:
+        if name == "ne":
+            bits, flags = oracle.compare("eq", f, a, b)
+            return bits ^ np.uint64(1), flags
+        if name in ("gt", "ge"):
+            return oracle.compare({"gt": "lt", "ge": "le"}[name], f, b, a)
+        return oracle.compare(name, f, a, b)
+
+    return lanes
+
+
+def _exact(fn: Callable[[Bits, Bits], Bits]) -> FpLanes:
+    return lambda rm, a, b, d: (fn(a, b), np.zeros(len(a), np.uint8))
+
+
+def _to_odd(a: Bits) -> tuple[Bits, Flags]:
+    """f32 to f16: towards zero, then the lowest bit set where that was inexact."""
+    bits, flags = oracle.convert(F32, F16, RTZ, a)
+    inexact = flags & oracle.NX != 0
+    # tininess after rounding to odd: that rounding never reaches the smallest normal number
+    magnitude = a & np.uint64(0x7FFFFFFF)
+    tiny = inexact & (magnitude < np.uint64(0x38800000))
+    flags = flags | np.where(tiny, oracle.UF, 0).astype(np.uint8)
+    return bits | inexact.astype(np.uint64), flags
+
+
+def _to_int(f: Format, rm: int | None, width: int, is_signed: bool) -> FpLanes:
+    return lambda frm, a, b, d: oracle.to_int(f, frm if rm is None else rm, a, width, is_signed)
+
+
+def _from_int(f: Format, width: int, is_signed: bool) -> FpLanes:
+    def lanes(rm: int, a: Bits, b: Bits, d: Bits) -> tuple[Bits, Flags]:
+        values = [signed(int(v), width) if is_signed else int(v) for v in a]
+        return oracle.from_int(f, rm, values)
+
+    return lanes
+
+
+def _convert(source: Format, target: Format) -> FpLanes:
+    return lambda rm, a, b, d: oracle.convert(source, target, rm, a)
+
+
+def fp_row(name: str, sew: int) -> FpRow | None:
+    """What an FP row means at a SEW; None when it means nothing there (f64 included)."""
+    f = {16: F16, 32: F32}.get(sew)
+    wide = {16: F32}.get(sew)
+    base, _, form = name.partition(".")
+    op = base[2:]
+    if base in ("vfncvtbf16", "vfwcvtbf16", "vfwmaccbf16"):
+        if sew != 16:
+            return None
+        if base == "vfwcvtbf16":
+            return FpRow(F32, BF16, None, _convert(BF16, F32))
+        if base == "vfncvtbf16":
+            return FpRow(BF16, F32, None, _convert(F32, BF16))
+        return FpRow(F32, BF16, BF16, _fma(F32, BF16, False, False, False), True)
+    if base in ("vfcvt", "vfwcvt", "vfncvt"):
+        return _conversion(base, form.split("."), sew)
+    if base.startswith("vmf"):
+        return None if f is None else FpRow(1, f, f, _compare(base[3:], f))
+    if base in ("vfwadd", "vfwsub", "vfwmul"):
+        if wide is None or f is None:
+            return None
+        fa = wide if form.startswith("w") else f
+        return FpRow(wide, fa, f, _two(base[3:], wide, fa, f, False))
+    if base.startswith("vfw") and base[3:] in FMA:
+        if wide is None or f is None:
+            return None
+        return FpRow(wide, f, f, _fma(wide, f, *FMA[base[3:]]), True)
+    if f is None:
+        return None
+    if op in ARITHMETIC:
+        fn, swap = ARITHMETIC[op]
+        return FpRow(f, f, f, _two(fn, f, f, f, swap))
+    if op in FMA:
+        return FpRow(f, f, f, _fma(f, f, *FMA[op]), True)
+    if op == "sqrt":
+        return FpRow(f, f, None, lambda rm, a, b, d: oracle.arithmetic("sqrt", f, rm, a))
+    if op in ("min", "max"):
+        return FpRow(f, f, f, lambda rm, a, b, d: oracle.select(op, f, a, b))
+    if op in ("sgnj", "sgnjn", "sgnjx"):
+        return FpRow(f, f, f, _exact(lambda a, b: oracle.inject_sign(op, f, a, b)))
+    if op == "class":
+        return FpRow(f, f, None, _exact(lambda a, b: oracle.classify(f, a)))
+    if name == "vfmv.v.f":
+        return FpRow(f, None, f, _exact(lambda a, b: b))
+    raise KeyError(name)
+
+
+def _conversion(base: str, form: Sequence[str], sew: int) -> FpRow | None:
+    source_bits = 2 * sew if base == "vfncvt" else sew
+    target_bits = 2 * sew if base == "vfwcvt" else sew
+    formats = {16: F16, 32: F32}
+    rm = RTZ if form[0] == "rtz" else ROD if form[0] == "rod" else None
+    if rm is not None:
+        form = form[1:]
+    to, source = form[0], form[1]
+    if to in ("x", "xu"):
+        f = formats.get(source_bits)
+        if f is None or target_bits > 64:
+            return None
+        return FpRow(target_bits, f, None, _to_int(f, rm, target_bits, to == "x"))
+    f = formats.get(target_bits)
+    if f is None or source_bits > 64:
+        return None
+    if source in ("x", "xu"):
+        return FpRow(f, source_bits, None, _from_int(f, source_bits, source == "x"))
+    g = formats.get(source_bits)
+    if g is None:
+        return None
+    if rm == ROD:
+        return FpRow(f, g, None, lambda rm, a, b, d: _to_odd(a))
+    return FpRow(f, g, None, _convert(g, f))
+
+
+def is_fp(name: str) -> bool:
+    """Does `fp_row` describe it?"""
+    moves = ("vfmv.f.s", "vfmv.s.f", "vfmerge.vfm", "vfirst.m")
+    return name.startswith(("vf", "vmf")) and name not in moves
+
+
+def width_of(kind: Format | int) -> int:
+    return kind if isinstance(kind, int) else kind.width
+
+
+# ---- legality --------------------------------------------------------------------------
+
+
+class Group(NamedTuple):
+    """A register group that is an operand: its first register and EEW; 1 is a mask."""
+
+    reg: int
+    eew: int
+
+    def emul(self, s: State) -> Fraction:
+        return s.lmul * self.eew / s.sew
+
+    def size(self, s: State) -> int:
+        return 1 if self.eew == 1 else max(1, int(self.emul(s)))
+
+    def legal(self, s: State) -> bool:
+        if self.eew == 1:
+            return True
+        return (
+            8 <= self.eew <= 64
+            and Fraction(1, 8) <= self.emul(s) <= 8
+            and self.reg % self.size(s) == 0
+        )
+
+
+def overlap_legal(s: State, d: Group, source: Group) -> bool:
+    """The three cases of section 5.2 of the V chapter."""
+    nd, ns = d.size(s), source.size(s)
+    apart = d.reg + nd <= source.reg or source.reg + ns <= d.reg
+    if apart or d.eew == source.eew:
+        return True
+    if d.eew < source.eew:
+        return d.reg == source.reg
+    return source.emul(s) >= 1 and source.reg + ns == d.reg + nd
+
+
+def operands_legal(
+    s: State, d: Group | None, sources: Sequence[Group | None], masked: bool = False
+) -> bool:
+    if s.sew == 0:
+        return False
+    groups = [g for g in sources if g is not None]
+    if not all(g.legal(s) for g in groups):
+        return False
+    if d is None:
+        return True
+    if masked and d.reg == 0 and d.eew != 1:
+        return False
+    return d.legal(s) and all(overlap_legal(s, d, g) for g in groups)
+
+
+# ---- execution -------------------------------------------------------------------------
+
+Operands = dict[str, int]
+
+
+def unboxed(f: Format, value: int) -> int:
+    """The scalar of an f register in format f."""
+    boxed = value >> f.width == (1 << 64 - f.width) - 1
+    return value & f.mask if boxed else f.nan
+
+
+def scalar_of(s: State, fmt: str, o: Operands, width: int) -> int:
+    if fmt.startswith("VX"):
+        return s.x[o["rs1"]] & (1 << width) - 1
+    if "uimm" in o:
+        return o["uimm"]
+    return o["imm"] & (1 << width) - 1
+
+
+def _store(s: State, d: Group, values: dict[int, int]) -> bytes:
+    """The register file with some elements of d replaced."""
+    v = bytearray(s.v)
+    base = d.reg * s.vlen // 8
+    for i, value in values.items():
+        if d.eew == 1:
+            at = base + i // 8
+            v[at] = v[at] & ~(1 << i % 8) | (value & 1) << i % 8
+        else:
+            size = d.eew // 8
+            v[base + i * size : base + (i + 1) * size] = (value & (1 << d.eew) - 1).to_bytes(
+                size, "little"
+            )
+    return bytes(v)
+
+
+def body(s: State, vm: int) -> list[int]:
+    """The active body elements."""
+    return [i for i in range(s.vstart, s.vl) if vm or s.bit(0, i)]
+
+
+def _done(s: State, active: int, **changes: object) -> State:
+    return replace(s, vstart=0, elements=active, **changes)  # type: ignore[arg-type]
+
+
+def execute(name: str, fmt: str, o: Operands, s: State) -> State | None:
+    """One instruction other than vset, loads and stores."""
+    base, _, form = name.partition(".")
+    vm = o.get("vm", 1)
+    if base.startswith("vmv") and base.endswith("r"):
+        return _move_registers(int(base[3]), o, s)
+    if name in ("vmv.x.s", "vmv.s.x", "vfmv.f.s", "vfmv.s.f"):
+        return _move_element(name, o, s)
+    if base in ("vmerge", "vfmerge"):
+        return _merge(name, fmt, o, s)
+    if name in ("vcpop.m", "vfirst.m"):
+        return _count(name, o, s)
+    if base.startswith(("vf", "vmf")):
+        return _fp(name, fmt, o, s)
+    if form == "mm":
+        return _masks(base, o, s)
+    if name == "vid.v":
+        d = Group(o["vd"], s.sew)
+        if not operands_legal(s, d, [], not vm):
+            return None
+        active = body(s, vm)
+        return _done(s, len(active), v=_store(s, d, {i: i for i in active}))
+    return _integer(name, fmt, o, s)
+
+
+def _integer(name: str, fmt: str, o: Operands, s: State) -> State | None:
+    base, _, form = name.partition(".")
+    w, vm = s.sew, o.get("vm", 1)
+    if w == 0:
+        return None
+    key = "vmv.v" if name.startswith("vmv.v") else base
+    d_eew, a_eew = w, w
+    if base in ("vzext", "vsext"):
+        a_eew = w // int(form[2])
+        if a_eew < 8:
+            return None
+    elif base in WIDEN:
+        d_eew, a_eew = 2 * w, 2 * w if form.startswith("w") else w
+    elif base in NARROW:
+        a_eew = 2 * w
+    elif base in COMPARE:
+        d_eew = 1
+    d = Group(o["vd"], d_eew)
+    a = Group(o["vs2"], a_eew) if "vs2" in o else None
+    b = Group(o["vs1"], w) if "vs1" in o else None
+    if not operands_legal(s, d, [a, b], not vm):
+        return None
+    xs = s.read(a.reg, a.eew, s.vl) if a else [0] * s.vl
+    if b:
+        ys = s.read(b.reg, w, s.vl)
+    elif base in ("vzext", "vsext"):
+        ys = [0] * s.vl
+    else:
+        ys = [scalar_of(s, fmt, o, w)] * s.vl
+    out = {}
+    active = body(s, vm)
+    for i in active:
+        x, y = xs[i], ys[i]
+        if base in ("vzext", "vsext"):
+            out[i] = signed(x, a_eew) if base == "vsext" else x
+        elif base in WIDEN:
+            if not base.endswith("u"):
+                x, y = signed(x, a_eew), signed(y, w)
+            out[i] = WIDEN[base](x, y)
+        else:
+            table = COMPARE if base in COMPARE else NARROW if base in NARROW else SAME
+            out[i] = int(table[key](x, y, w))
+    return _done(s, len(active), v=_store(s, d, out))
+
+
+def _fp(name: str, fmt: str, o: Operands, s: State) -> State | None:
+    vm = o.get("vm", 1)
+    row = fp_row(name, s.sew) if s.sew else None
+    if row is None or s.frm > 4:
+        return None
+    d = Group(o["vd"], width_of(row.d))
+    a = Group(o["vs2"], width_of(row.a)) if row.a is not None else None
+    b = Group(o["vs1"], width_of(row.b)) if "vs1" in o and row.b else None
+    if not operands_legal(s, d, [a, b], not vm):
+        return None
+    active = body(s, vm)
+
+    def lanes(group: Group | None) -> Bits:
+        values = s.read(group.reg, group.eew, s.vl) if group else [0] * s.vl
+        return np.array([values[i] for i in active], np.uint64)
+
+    y = lanes(b)
+    if b is None and row.b is not None:
+        y = np.full(len(active), unboxed(row.b, s.f[o["rs1"]]), np.uint64)
+    z = lanes(d if row.reads_d else None)
+    if not active:
+        return _done(s, 0)
+    bits, flags = row.lanes(s.frm, lanes(a), y, z)
+    out = {i: int(bit) for i, bit in zip(active, bits, strict=True)}
+    raised = int(np.bitwise_or.reduce(flags))
+    return _done(s, len(active), v=_store(s, d, out), fflags=s.fflags | raised)
+
+
+def _masks(base: str, o: Operands, s: State) -> State | None:
+    if s.sew == 0:
+        return None
+    active = body(s, 1)
+    out = {i: MASK[base](s.bit(o["vs2"], i), s.bit(o["vs1"], i)) for i in active}
+    return _done(s, len(active), v=_store(s, Group(o["vd"], 1), out))
+
+
+def _count(name: str, o: Operands, s: State) -> State | None:
+    if s.sew == 0 or s.vstart:
+        return None
+    active = body(s, o["vm"])
+    found = [i for i in active if s.bit(o["vs2"], i)]
+    value = len(found) if name == "vcpop.m" else found[0] if found else (1 << 64) - 1
+    return _done(s, len(active), x=_set(s.x, o["rd"], value))
+
+
+def _set(registers: tuple[int, ...], rd: int, value: int) -> tuple[int, ...]:
+    return (*registers[:rd], value, *registers[rd + 1 :])
+
+
+def _merge(name: str, fmt: str, o: Operands, s: State) -> State | None:
+    if s.sew == 0:
+        return None
+    w = s.sew
+    d, a = Group(o["vd"], w), Group(o["vs2"], w)
+    b = Group(o["vs1"], w) if "vs1" in o else None
+    fp = name.startswith("vf")
+    if not operands_legal(s, d, [a, b], True) or (fp and (w not in (16, 32) or s.frm > 4)):
+        return None
+    xs = s.read(a.reg, w, s.vl)
+    if b:
+        ys = s.read(b.reg, w, s.vl)
+    elif fp:
+        ys = [unboxed(F16 if w == 16 else F32, s.f[o["rs1"]])] * s.vl
+    else:
+        ys = [scalar_of(s, fmt, o, w)] * s.vl
+    active = body(s, 1)
+    out = {i: ys[i] if s.bit(0, i) else xs[i] for i in active}
+    return _done(s, len(active), v=_store(s, d, out))
+
+
+def _move_element(name: str, o: Operands, s: State) -> State | None:
+    if s.sew == 0:
+        return None
+    w = s.sew
+    fp = "f" in name
+    if fp and (w not in (16, 32) or s.frm > 4):
+        return None
+    if name == "vmv.x.s":
+        value = signed(s.read(o["vs2"], w, 1)[0], w) & (1 << 64) - 1
+        return _done(s, 1, x=_set(s.x, o["rd"], value))
+    if name == "vfmv.f.s":
+        box = (1 << 64) - (1 << w)
+        return _done(s, 1, f=_set(s.f, o["rd"], box | s.read(o["vs2"], w, 1)[0]))
+    if s.vstart >= s.vl:
+        return _done(s, 0)
+    value = unboxed(F16 if w == 16 else F32, s.f[o["rs1"]]) if fp else s.x[o["rs1"]]
+    return _done(s, 1, v=_store(s, Group(o["vd"], w), {0: value}))
+
+
+def _move_registers(n: int, o: Operands, s: State) -> State | None:
+    if s.sew == 0 or o["vd"] % n or o["vs2"] % n:
+        return None
+    total = n * s.vlen // s.sew
+    values = s.read(o["vs2"], s.sew, total)
+    todo = range(s.vstart, total)
+    out = {i: values[i] for i in todo}
+    return _done(s, len(todo), v=_store(s, Group(o["vd"], s.sew), out))
+
+
+# ---- operands --------------------------------------------------------------------------
+
+
+def fill(v: NDArray[np.uint8], reg: int, kind: Format | int, pool: Bits) -> None:
+    """Put numbers of `kind` into up to eight registers from `reg` on."""
+    width = width_of(kind)
+    room = v[reg : reg + 8].reshape(-1)
+    lanes = pool.astype(np.dtype(f"<u{width // 8}")).view(np.uint8)
+    room[:] = np.resize(lanes, room.size)
