@@ -20,7 +20,7 @@ static inline bool is_active(const struct hart *h, struct access m, u64 i)
 static inline int loaded(struct hart *h, const struct op *o, struct access m, const u8 *p)
 {
     u64 bytes = m.n << m.eew;
-    memcpy(VREG(o->rd), p, bytes);
+    h->loops->copy(VREG(o->rd), p, bytes);
     count_elements(h, m.n);
     h->vector_load_bytes += bytes;
     return NEXT;
@@ -66,7 +66,7 @@ static inline int load(struct hart *h, const struct op *o, struct access m)
 static inline void stored(struct hart *h, const struct op *o, struct access m, u8 *p)
 {
     u64 bytes = m.n << m.eew;
-    memcpy(p, VREG(o->rd), bytes);
+    h->loops->copy(p, VREG(o->rd), bytes);
     count_elements(h, m.n);
     h->vector_store_bytes += bytes;
 }

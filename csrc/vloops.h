@@ -27,6 +27,8 @@ struct vec_loops {
     /* d[i] = bit i of mask ? b[i] : a[i], by log2 of the width in bytes; d may be a or b */
     void (*merge[4])(void *d, const void *a, const void *b, const u8 *mask, u64 n);
     void (*splat[4])(void *d, u64 v, u64 n); /* d[i] = v */
+    /* memcpy, in pieces as large as the loops read */
+    void (*copy)(void *restrict d, const void *restrict s, u64 n);
     /* bit i of mask = byte i of truth (0 or 1), bits from n on kept */
     void (*pack)(u8 *mask, const u8 *truth, u64 n);
 };

@@ -43,17 +43,8 @@ ALWAYS_INLINE void store_f32(u8 *p, __m256 v)
     _mm256_storeu_ps((float *)p, v);
 }
 
-/* The comparison raises NV for a signalling NaN, which only a conversion passes on to here. */
-ALWAYS_INLINE __m256 canonical(__m256 v)
-{
-    __m256 nan = _mm256_castsi256_ps(_mm256_set1_epi32(0x7fc00000));
-    return _mm256_blendv_ps(v, nan, _mm256_cmp_ps(v, v, _CMP_UNORD_Q));
-}
-
-/* ---- the driver --------------------------------------------------------------------------- */
-
-/* One step of a loop: eight elements. */
-typedef void (*eight_fn)(struct hart *h, u8 *d, const u8 *a, const u8 *b);
+/* ---- the drivers ------------------------------------------------------------------------------
+ */
 
 enum { SIZE_f16 = 2, SIZE_bf16 = 2, SIZE_f32 = 4 };
 
@@ -67,29 +58,122 @@ ALWAYS_INLINE void pad(u8 out[32], const u8 *p, u64 n, u32 size)
     memcpy(out, p, n * size);
 }
 
-/* sd, sa, sb: bytes of an element of d, a, b; 0 when it is not read. */
-ALWAYS_INLINE void by_eights(struct hart *h, void *dv, const void *av, const void *bv, u64 n,
-                             eight_fn step, u32 sd, u32 sa, u32 sb, bool reads_d)
+/* Sources of a loop as it goes; sd, sa, sb: bytes of an element of d, a, b, sb = 0 without b. */
+struct lanes {
+    u8 *d;
+    const u8 *a, *b;
+    u32 sd, sa, sb;
+    bool reads_d;
+};
+ALWAYS_INLINE struct lanes advance(struct lanes l, u32 n)
 {
-    u8 *d = dv;
-    const u8 *a = av, *b = bv;
-    for (; n >= 8; n -= 8) {
-        step(h, d, a, b);
-        d += 8 * sd;
-        a += 8 * sa;
-        b += 8 * sb;
-    }
+    l.d += n * l.sd;
+    l.a += n * l.sa;
+    l.b += n * l.sb;
+    return l;
+}
+/* The last n elements, padded to eight; results go to t.d. */
+struct tail {
+    _Alignas(32) u8 d[32], a[32], b[32];
+};
+ALWAYS_INLINE struct lanes tail_of(struct lanes l, u64 n, struct tail *t)
+{
+    pad(t->a, l.a, n, l.sa);
+    if (l.sb)
+        pad(t->b, l.b, n, l.sb);
+    if (l.reads_d)
+        pad(t->d, l.d, n, l.sd);
+    return (struct lanes){t->d, t->a, t->b, l.sd, l.sa, l.sb, l.reads_d};
+}
+
+/* Steps that store their eight results themselves. */
+typedef void (*step_fn)(struct hart *h, u8 *d, const u8 *a, const u8 *b);
+ALWAYS_INLINE void by_eights(struct hart *h, struct lanes l, u64 n, step_fn step)
+{
+    for (; n >= 8; n -= 8, l = advance(l, 8))
+        step(h, l.d, l.a, l.b);
     if (n) {
-        _Alignas(32) u8 td[32], ta[32], tb[32];
-        pad(ta, a, n, sa);
-        if (sb)
-            pad(tb, b, n, sb);
-        if (reads_d)
-            pad(td, d, n, sd);
-        step(h, td, ta, tb);
-        memcpy(d, td, n * sd);
+        struct tail t;
+        struct lanes last = tail_of(l, n, &t);
+        step(h, last.d, last.a, last.b);
+        memcpy(l.d, t.d, n * l.sd);
     }
 }
+
+static __attribute__((noinline)) void canonical_f16(u8 *p, u64 n)
+{
+    lane16 *d = (lane16 *)p;
+    for (u64 i = 0; i < n; i++)
+        d[i] = (d[i] & 0x7fff) > 0x7c00 ? 0x7e00 : d[i];
+}
+static __attribute__((noinline)) void canonical_f32(u8 *p, u64 n)
+{
+    lane32 *d = (lane32 *)p;
+    for (u64 i = 0; i < n; i++)
+        d[i] = (d[i] & 0x7fffffff) > 0x7f800000 ? 0x7fc00000 : d[i];
+}
+ALWAYS_INLINE void store(u8 *p, __m256 v, u32 size)
+{
+    if (size == SIZE_f16)
+        store_f16(p, v);
+    else
+        store_f32(p, v);
+}
+/* Sixteen.  Register groups are written 32 bytes at a time, because a later load of as many would
+ * otherwise wait for two stores to reach the cache. */
+ALWAYS_INLINE void store_two(u8 *p, __m256 x, __m256 y, u32 size)
+{
+    if (size == SIZE_f16) {
+        __m128i low = _mm256_cvtps_ph(x, _MM_FROUND_CUR_DIRECTION);
+        __m128i high = _mm256_cvtps_ph(y, _MM_FROUND_CUR_DIRECTION);
+        _mm256_storeu_si256((__m256i *)p, _mm256_set_m128i(high, low));
+    } else {
+        store_f32(p, x);
+        store_f32(p + 32, y);
+    }
+}
+
+/* Steps whose eight results are stored here as f16 or f32; NaNs, being rare, are made canonical
+ * afterwards.  The comparison raises NV for a signalling NaN, which only a conversion passes on. */
+typedef __m256 (*fp_step_fn)(struct hart *h, const u8 *d, const u8 *a, const u8 *b);
+ALWAYS_INLINE void fp_by_eights(struct hart *h, struct lanes l, u64 n, fp_step_fn step)
+{
+    const struct lanes all = l;
+    const u64 total = n;
+    __m256 nan = _mm256_setzero_ps();
+    for (; n >= 16; n -= 16, l = advance(l, 16)) {
+        struct lanes m = advance(l, 8);
+        __m256 x = step(h, l.d, l.a, l.b), y = step(h, m.d, m.a, m.b);
+        nan = _mm256_or_ps(nan, _mm256_cmp_ps(x, y, _CMP_UNORD_Q));
+        store_two(l.d, x, y, l.sd);
+    }
+    if (n >= 8) {
+        __m256 x = step(h, l.d, l.a, l.b);
+        nan = _mm256_or_ps(nan, _mm256_cmp_ps(x, x, _CMP_UNORD_Q));
+        store(l.d, x, l.sd);
+        n -= 8;
+        l = advance(l, 8);
+    }
+    if (n) {
+        struct tail t;
+        struct lanes last = tail_of(l, n, &t);
+        __m256 x = step(h, last.d, last.a, last.b);
+        nan = _mm256_or_ps(nan, _mm256_cmp_ps(x, x, _CMP_UNORD_Q));
+        store(t.d, x, l.sd);
+        memcpy(l.d, t.d, n * l.sd);
+    }
+    if (unlikely(_mm256_movemask_ps(nan))) {
+        if (l.sd == SIZE_f16)
+            canonical_f16(all.d, total);
+        else
+            canonical_f32(all.d, total);
+    }
+}
+#define LANES_OF(sd, sa, sb, reads_d)                                                              \
+    (struct lanes)                                                                                 \
+    {                                                                                              \
+        dv, av, bv, sd, sa, sb, reads_d                                                            \
+    }
 
 /* ---- arithmetic --------------------------------------------------------------------------- */
 
@@ -150,18 +234,19 @@ ALWAYS_INLINE __m256 fma_f32(struct hart *h, __m256 x, __m256 y, __m256 z)
 enum { HALF_f16 = true, HALF_f32 = false };
 
 #define FP_LANES(name, sew, C, D, A, B, reads_b, reads_d, expr)                                    \
-    ALWAYS_INLINE void name##_##sew##_eight(struct hart *h, u8 *dp, const u8 *ap, const u8 *bp)    \
+    ALWAYS_INLINE __m256 name##_##sew##_eight(struct hart *h, const u8 *dp, const u8 *ap,          \
+                                              const u8 *bp)                                        \
     {                                                                                              \
         enum { HALF = HALF_##C };                                                                  \
         __m256 a = load_##A(ap);                                                                   \
         __m256 b = reads_b ? load_##B(bp) : a, d = reads_d ? load_##D(dp) : a;                     \
         (void)b, (void)d, (void)h;                                                                 \
-        store_##D(dp, canonical(expr));                                                            \
+        return expr;                                                                               \
     }                                                                                              \
     static void name##_##sew(LOOP_PARAMETERS)                                                      \
     {                                                                                              \
-        by_eights(h, dv, av, bv, n, name##_##sew##_eight, SIZE_##D, SIZE_##A,                      \
-                  reads_b ? SIZE_##B : 0, reads_d);                                                \
+        struct lanes l = LANES_OF(SIZE_##D, SIZE_##A, reads_b ? SIZE_##B : 0, reads_d);            \
+        fp_by_eights(h, l, n, name##_##sew##_eight);                                               \
     }
 #define ADD(x, y) _mm256_add_ps(x, y)
 #define SUB(x, y) _mm256_sub_ps(x, y)
@@ -225,7 +310,8 @@ ALWAYS_INLINE void narrow_bf16(LOOP_PARAMETERS, int rm)
         _mm256_storeu_si256((__m256i *)d, x);
     }
     h->fflags |= inexact ? NX : 0;
-    exactly(h, d, a, bv, n);
+    if (n)
+        exactly(h, d, a, bv, n);
 }
 #define DEF_BF1_N(name, expr)                                                                      \
     static void name##_16(LOOP_PARAMETERS)                                                         \
@@ -272,7 +358,7 @@ ALWAYS_INLINE __m256 from_ints(const u8 *p, u32 bits, bool is_signed)
     }                                                                                              \
     static void name##_##sew(LOOP_PARAMETERS)                                                      \
     {                                                                                              \
-        by_eights(h, dv, av, bv, n, name##_##sew##_eight, SIZE_##D, abits / 8, 0, false);          \
+        by_eights(h, LANES_OF(SIZE_##D, abits / 8, 0, false), n, name##_##sew##_eight);            \
     }
 #define DEF_INT_TO_FP(name, is_signed)                                                             \
     INT_TO_FP(name, 16, f16, 16, is_signed)                                                        \
@@ -331,7 +417,7 @@ ALWAYS_INLINE void store_ints(u8 *p, __m256i v, u32 bits)
     }                                                                                              \
     static void name##_##sew(LOOP_PARAMETERS)                                                      \
     {                                                                                              \
-        by_eights(h, dv, av, bv, n, name##_##sew##_eight, dbits / 8, SIZE_##A, 0, false);          \
+        by_eights(h, LANES_OF(dbits / 8, SIZE_##A, 0, false), n, name##_##sew##_eight);            \
     }
 #define DEF_FP_TO_INT(name, is_signed, mode)                                                       \
     FP_TO_INT(name, 16, 16, f16, is_signed, mode)                                                  \
@@ -342,6 +428,80 @@ ALWAYS_INLINE void store_ints(u8 *p, __m256i v, u32 bits)
 #define DEF_FP_TO_INT_N(name, is_signed, mode)                                                     \
     FP_TO_INT(name, 8, 8, f16, is_signed, mode)                                                    \
     FP_TO_INT(name, 16, 16, f32, is_signed, mode)
+
+/* ---- masks ----------------------------------------------------------------------------------- */
+
+/* Lanes that are all ones where the mask bit is set: every lane sees the bits of all, and picks. */
+ALWAYS_INLINE __m256i lanes_of_mask(const u8 *mask, u64 i, u32 bits)
+{
+    const __m256i bytes = _mm256_set1_epi64x((i64)0x8040201008040201);
+    const __m256i halves = _mm256_setr_epi16(1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048,
+                                             4096, 8192, 16384, -32768);
+    const __m256i words = _mm256_setr_epi32(1, 2, 4, 8, 16, 32, 64, 128);
+    const __m256i doubles = _mm256_setr_epi64x(1, 2, 4, 8);
+    const __m256i spread =
+        _mm256_setr_epi64x(0, 0x0101010101010101, 0x0202020202020202, 0x0303030303030303);
+    u32 m = 0;
+    if (bits == 8) {
+        memcpy(&m, mask + i / 8, 4);
+        __m256i v = _mm256_shuffle_epi8(_mm256_set1_epi32((int)m), spread);
+        return _mm256_cmpeq_epi8(_mm256_and_si256(v, bytes), bytes);
+    }
+    if (bits == 16) {
+        memcpy(&m, mask + i / 8, 2);
+        __m256i v = _mm256_set1_epi16((i16)m);
+        return _mm256_cmpeq_epi16(_mm256_and_si256(v, halves), halves);
+    }
+    m = mask[i / 8] >> i % 8;
+    if (bits == 32)
+        return _mm256_cmpeq_epi32(_mm256_and_si256(_mm256_set1_epi32((int)m), words), words);
+    return _mm256_cmpeq_epi64(_mm256_and_si256(_mm256_set1_epi64x(m), doubles), doubles);
+}
+
+#define MERGE(bits)                                                                                \
+    static void merge_##bits(void *dv, const void *av, const void *bv, const u8 *mask, u64 n)      \
+    {                                                                                              \
+        enum { STEP = 256 / bits };                                                                \
+        lane##bits *d = dv;                                                                        \
+        const lane##bits *a = av, *b = bv;                                                         \
+        u64 i = 0;                                                                                 \
+        for (; i + STEP <= n; i += STEP) {                                                         \
+            __m256i x = _mm256_loadu_si256((const __m256i *)(a + i));                              \
+            __m256i y = _mm256_loadu_si256((const __m256i *)(b + i));                              \
+            x = _mm256_blendv_epi8(x, y, lanes_of_mask(mask, i, bits));                            \
+            _mm256_storeu_si256((__m256i *)(d + i), x);                                            \
+        }                                                                                          \
+        for (; i < n; i++)                                                                         \
+            d[i] = mask[i / 8] >> i % 8 & 1 ? b[i] : a[i];                                         \
+    }
+MERGE(8)
+MERGE(16)
+MERGE(32)
+MERGE(64)
+
+static void pack(u8 *mask, const u8 *truth, u64 n)
+{
+    for (; n >= 32; n -= 32, truth += 32, mask += 4) {
+        __m256i v = _mm256_loadu_si256((const __m256i *)truth);
+        u32 m = (u32)_mm256_movemask_epi8(_mm256_slli_epi16(v, 7));
+        memcpy(mask, &m, 4);
+    }
+    pack_bytes(mask, truth, n);
+}
+
+static void copy(void *restrict dv, const void *restrict sv, u64 n)
+{
+    u8 *d = dv;
+    const u8 *s = sv;
+    for (; n >= 64; n -= 64, d += 64, s += 64) {
+        __m256i x = _mm256_loadu_si256((const __m256i *)s);
+        __m256i y = _mm256_loadu_si256((const __m256i *)(s + 32));
+        _mm256_storeu_si256((__m256i *)d, x);
+        _mm256_storeu_si256((__m256i *)(d + 32), y);
+    }
+    if (n)
+        memcpy(d, s, n);
+}
 
 #define VEC_LOOPS vec_loops_avx2
 #include "vloops_table.h"

@@ -149,30 +149,6 @@ LANE_TYPE(lane64, u64)
 
 /* ---- masks -------------------------------------------------------------------------------- */
 
-#define MERGE(bits)                                                                                \
-    static void merge_##bits(void *dv, const void *av, const void *bv, const u8 *mask, u64 n)      \
-    {                                                                                              \
-        lane##bits *d = dv;                                                                        \
-        const lane##bits *a = av, *b = bv;                                                         \
-        u64 i = 0;                                                                                 \
-        for (; i + 8 <= n; i += 8) {                                                               \
-            u##bits m = mask[i / 8];                                                               \
-            u##bits t[8];                                                                          \
-            for (unsigned k = 0; k < 8; k++) {                                                     \
-                u##bits on = (u##bits) - (m >> k & 1);                                             \
-                t[k] = (u##bits)((on & b[i + k]) | (~on & a[i + k]));                              \
-            }                                                                                      \
-            for (unsigned k = 0; k < 8; k++)                                                       \
-                d[i + k] = t[k];                                                                   \
-        }                                                                                          \
-        for (; i < n; i++)                                                                         \
-            d[i] = mask[i / 8] >> i % 8 & 1 ? b[i] : a[i];                                         \
-    }
-MERGE(8)
-MERGE(16)
-MERGE(32)
-MERGE(64)
-
 #define SPLAT(bits)                                                                                \
     static void splat_##bits(void *dv, u64 v, u64 n)                                               \
     {                                                                                              \
@@ -185,7 +161,8 @@ SPLAT(16)
 SPLAT(32)
 SPLAT(64)
 
-static void pack(u8 *mask, const u8 *truth, u64 n)
+/* Eight at a time: the bytes of a product fall into the bits of its highest byte. */
+static inline void pack_bytes(u8 *mask, const u8 *truth, u64 n)
 {
     u64 i = 0;
     for (; i + 8 <= n; i += 8) {

@@ -60,5 +60,41 @@ FP_INLINE u64 in_format(const struct fp_format *from, const struct fp_format *to
     FP_TO_INT_EXACTLY(name, 8, 8, f16, 16, is_signed, mode)                                        \
     FP_TO_INT_EXACTLY(name, 16, 16, f32, 32, is_signed, mode)
 
+/* ---- masks ----------------------------------------------------------------------------------- */
+
+#define MERGE(bits)                                                                                \
+    static void merge_##bits(void *dv, const void *av, const void *bv, const u8 *mask, u64 n)      \
+    {                                                                                              \
+        lane##bits *d = dv;                                                                        \
+        const lane##bits *a = av, *b = bv;                                                         \
+        u64 i = 0;                                                                                 \
+        for (; i + 8 <= n; i += 8) {                                                               \
+            u##bits m = mask[i / 8];                                                               \
+            u##bits t[8];                                                                          \
+            for (unsigned k = 0; k < 8; k++) {                                                     \
+                u##bits on = (u##bits) - (m >> k & 1);                                             \
+                t[k] = (u##bits)((on & b[i + k]) | (~on & a[i + k]));                              \
+            }                                                                                      \
+            for (unsigned k = 0; k < 8; k++)                                                       \
+                d[i + k] = t[k];                                                                   \
+        }                                                                                          \
+        for (; i < n; i++)                                                                         \
+            d[i] = mask[i / 8] >> i % 8 & 1 ? b[i] : a[i];                                         \
+    }
+MERGE(8)
+MERGE(16)
+MERGE(32)
+MERGE(64)
+
+static void pack(u8 *mask, const u8 *truth, u64 n)
+{
+    pack_bytes(mask, truth, n);
+}
+
+static void copy(void *restrict d, const void *restrict s, u64 n)
+{
+    memcpy(d, s, n);
+}
+
 #define VEC_LOOPS vec_loops_portable
 #include "vloops_table.h"

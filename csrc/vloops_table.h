@@ -12,6 +12,7 @@ const struct vec_loops VEC_LOOPS = {
         },
     .merge = {merge_8, merge_16, merge_32, merge_64},
     .splat = {splat_8, splat_16, splat_32, splat_64},
+    .copy = copy,
     .pack = pack,
 };
 #undef LOOP
