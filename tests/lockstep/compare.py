@@ -1,0 +1,302 @@
+"""Two end states against each other; the first instruction that differs; the manual's freedoms."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from tests.encode import size
+from tests.lockstep.layout import CSRS, END_FIELDS, END_TRAP, REGIONS, STEPS, Batch
+from tests.lockstep.oracle import Oracle
+from tests.lockstep.subject import Results, Subject
+from tests.lockstep.words import table
+
+__all__ = ["FREEDOMS", "Difference", "Pair", "State", "differing"]
+
+MSTATUS = CSRS.index("mstatus")
+UNITS = (3 << 9, 3 << 13)  # VS, FS
+SD = 1 << 63
+
+
+def relaxed_mstatus(ours: np.ndarray, spike: np.ndarray) -> np.ndarray:
+    """Spike's mstatus, with our FS and VS where those are a legal answer.
+
+    Privileged manual, 3.1.6.6: FS and VS may be set to Dirty without a change of state.  nicemu
+    marks a unit dirty by every instruction that needs it and is no store; Spike by writes of a
+    register or of a flag.  What Spike calls dirty must be dirty here.
+    """
+    out: np.ndarray = spike.copy()
+    for field in UNITS:
+        dirty = (ours & field == field) & (spike & field != 0)
+        out[dirty] |= np.uint64(field)
+    dirty = np.any([out & field == field for field in UNITS], axis=0)
+    out[dirty] |= np.uint64(SD)
+    return out
+
+
+def differing(spike: Batch, ours: Results) -> np.ndarray:
+    """For each slot: do the end states differ?"""
+    bad: np.ndarray = np.zeros(spike.slots, bool)
+    for name in ("memory_out", "x_out", "f_out", "v_out"):
+        a = getattr(spike, name).reshape(spike.slots, -1).view(np.uint64)
+        bad |= np.any(a != getattr(ours, name).reshape(spike.slots, -1).view(np.uint64), axis=1)
+    csrs = spike.csrs.copy()
+    csrs[:, MSTATUS] = relaxed_mstatus(ours.csrs[:, MSTATUS], csrs[:, MSTATUS])
+    bad |= np.any(csrs != ours.csrs, axis=1)
+    keep = [0, 1, 3, 4]  # steps are Spike's alone
+    bad |= np.any(spike.end[:, keep] != ours.end[:, keep], axis=1)
+    return bad
+
+
+def describe(spike: Batch, ours: Results, slot: int) -> list[str]:
+    """Every part of the state that differs, `name: Spike's value, ours`."""
+    out = []
+    for letter in "xf":
+        a, b = getattr(spike, f"{letter}_out")[slot], getattr(ours, f"{letter}_out")[slot]
+        out += [
+            f"{letter}{i}: spike {a[i]:#018x} ours {b[i]:#018x}" for i in np.flatnonzero(a != b)
+        ]
+    a, b = spike.v_out[slot], ours.v_out[slot]
+    for i in np.flatnonzero(np.any(a != b, axis=1)):
+        out.append(
+            f"v{i}: spike {a[i][::-1].tobytes().hex()}\n       ours {b[i][::-1].tobytes().hex()}"
+        )
+    csrs = spike.csrs[slot : slot + 1].copy()
+    csrs[:, MSTATUS] = relaxed_mstatus(ours.csrs[slot : slot + 1, MSTATUS], csrs[:, MSTATUS])
+    for i in np.flatnonzero(csrs[0] != ours.csrs[slot]):
+        out.append(f"{CSRS[i]}: spike {csrs[0, i]:#x} ours {ours.csrs[slot, i]:#x}")
+    ends = zip(END_FIELDS, spike.end[slot].tolist(), ours.end[slot].tolist(), strict=True)
+    for name, left, right in ends:
+        if name in ("pc", "mode", "reason", "retired") and left != right:
+            out.append(f"{name}: spike {left:#x} ours {right:#x}")
+    a, b = spike.memory_out[slot], ours.memory_out[slot]
+    at = 0
+    for r in REGIONS:
+        part = np.flatnonzero(a[at : at + r.size] != b[at : at + r.size]).tolist()
+        if part:
+            first = at + part[0]
+            text = f"{len(part)} bytes from {r.base + part[0]:#x}"
+            values = [m[first : first + 8].tobytes().hex() for m in (a, b)]
+            out.append(f"memory: {text}: spike {values[0]} ours {values[1]}")
+        at += r.size
+    return out
+
+
+@dataclass
+class State:
+    """One architectural state, as numbers."""
+
+    pc: int
+    mode: int
+    x: np.ndarray
+    f: np.ndarray
+    v: np.ndarray
+    csrs: dict[str, int]
+    memory: np.ndarray
+
+    def word(self, pc: int | None = None) -> int | None:
+        """The instruction at pc, or None where nothing is mapped."""
+        pc = self.pc if pc is None else pc
+        halves = [self._half(pc), self._half(pc + 2)]
+        if halves[0] is None:
+            return None
+        if size(halves[0]) == 2:
+            return halves[0]
+        return None if halves[1] is None else halves[1] << 16 | halves[0]
+
+    def _half(self, address: int) -> int | None:
+        at = 0
+        for r in REGIONS:
+            if 0 <= address - r.base < r.size - 1:
+                at += address - r.base
+                return int.from_bytes(self.memory[at : at + 2].tobytes(), "little")
+            at += r.size
+        return None
+
+
+def state_of(results: Batch | Results, slot: int = 0) -> State:
+    """The end state of a slot."""
+    csrs = {name: int(v) for name, v in zip(CSRS, results.csrs[slot], strict=True)}
+    end = results.end[slot]
+    arrays = (results.x_out, results.f_out, results.v_out)
+    x, f, v = (a[slot].copy() for a in arrays)
+    return State(int(end[0]), int(end[1]), x, f, v, csrs, results.memory_out[slot].copy())
+
+
+@dataclass
+class Difference:
+    """The first step after which two runs of one program differ.
+
+    Attributes:
+        step: how many steps went before it.
+        before: the common state before it.
+        spike, ours: the states after it.
+        word: the instruction; None: it could not be fetched.
+        row: its row here, None: no instruction of the table.
+        text: disassembly.
+        parts: what differs.
+        freedom: name of the freedom of the manual that explains it.
+    """
+
+    step: int
+    before: State
+    spike: State
+    ours: State
+    word: int | None
+    row: str | None
+    text: str
+    parts: list[str]
+    freedom: str | None = None
+
+    def __str__(self) -> str:
+        b = self.before
+        vtype = f"vtype={b.csrs['vtype']:#x} vl={b.csrs['vl']} vstart={b.csrs['vstart']}"
+        where = f"step {self.step}, pc {b.pc:#x}, mode {b.mode}, frm={b.csrs['frm']}, {vtype}"
+        code = "no instruction" if self.word is None else f"{self.word:#010x}  {self.text}"
+        return "\n".join([code, f"  {where}", *(f"  {p}" for p in self.parts)])
+
+
+# ---- freedoms ------------------------------------------------------------------------------------
+
+
+def not_here(d: Difference) -> bool:
+    """An instruction that Spike has and no row of our table matches: illegal here, by design."""
+    t = table()
+    if d.word is None or d.ours.csrs["mcause"] != 2:
+        return False
+    return not np.any((np.uint32(d.word) & t.mask == t.match) & (t.size == size(d.word)))
+
+
+def sc_granule(d: Difference) -> bool:
+    """Unprivileged manual, "A": an SC may succeed when its bytes are within the reservation set.
+
+    nicemu's set is the 64-byte granule of the LR; Spike's is the LR's address alone.
+    """
+    return bool(d.row and d.row.startswith("sc.") and any(p.startswith("x") for p in d.parts)) and (
+        "retired" not in " ".join(d.parts)
+    )
+
+
+def cut_store(d: Difference) -> bool:
+    """Unprivileged manual, 2.6: a misaligned store may be done in parts.
+
+    At the end of a region Spike stores the part that fits before it traps on the rest; nicemu
+    stores nothing of that element.
+    """
+    ends = [r.base + r.size for r in REGIONS]
+    tval = d.ours.csrs["mtval"]
+    offset = sum(r.size for r in REGIONS[: ends.index(tval) + 1]) if tval in ends else 0
+    changed = np.flatnonzero(d.spike.memory != d.ours.memory)
+    same = d.spike.csrs == d.ours.csrs and d.ours.csrs["mcause"] == 7
+    return same and len(d.parts) == 1 and bool(np.all((changed < offset) & (changed >= offset - 7)))
+
+
+def kept_vl(d: Difference) -> bool:
+    """V, 6.2: vset{i}vl x0, x0 under a new VLMAX is reserved; implementations may set vill.
+
+    Spike does; nicemu takes min(vl, VLMAX).
+    """
+    unnamed = d.word is not None and d.word >> 7 & 31 == 0 and d.word >> 15 & 31 == 0
+    vill = d.spike.csrs["vtype"] >> 63 and not d.ours.csrs["vtype"] >> 63
+    return d.row in ("vsetvl", "vsetvli") and unnamed and bool(vill)
+
+
+FREEDOMS: dict[str, Callable[[Difference], bool]] = {
+    "not in our table": not_here,
+    "misaligned store cut by the end of a region": cut_store,
+    "vset x0, x0 under another VLMAX": kept_vl,
+    "SC within the reservation's granule": sc_granule,
+}
+
+
+# ---- replay --------------------------------------------------------------------------------------
+
+
+class Pair:
+    """Both machines, for programs that are run one at a time."""
+
+    def __init__(self, oracle: Oracle, subject: Subject) -> None:
+        self.oracle = oracle
+        self.subject = subject
+        self.ours = Results(1, oracle.vlen)
+
+    def load(self, programs: Batch, slot: int) -> None:
+        """Put a program into slot 0 of the oracle."""
+        for name in ("memory", "x", "f", "v", "start"):
+            getattr(self.oracle.batch, name)[0] = getattr(programs, name)[slot]
+
+    def spike(self, steps: int) -> None:
+        """Run the loaded program for at most so many steps in Spike."""
+        self.oracle.batch.start[0, 5] = steps
+        self.oracle.begin(1)
+        self.oracle.finish()
+
+    def mine(self, steps: int) -> None:
+        """The same here, instruction by instruction."""
+        subject = self.subject
+        subject.load(self.oracle.batch, 0)
+        retired, ended = 0, 0
+        for _ in range(steps):
+            more = subject.step()
+            retired += subject.retired
+            if not more:
+                ended = END_TRAP
+                break
+        subject.store(self.ours, 0, ended, retired, steps)
+
+    def equal(self, steps: int) -> bool:
+        """Are the two states after so many steps the same?"""
+        self.spike(steps)
+        self.mine(steps)
+        return not bool(differing(self.oracle.batch, self.ours)[0])
+
+    def differs_whole(self) -> bool:
+        """Does the loaded program end differently when it is run at once?"""
+        self.spike(STEPS)
+        for chunk in (None, 7):
+            self.subject.run(self.oracle.batch, self.ours, 0, chunk)
+            if differing(self.oracle.batch, self.ours)[0]:
+                return True
+        return False
+
+    def first_difference(self, guess: int | None = None) -> Difference | None:
+        """Of the loaded program; None when it ends the same when stepped.
+
+        Args:
+            guess: the step at which it may be.
+        """
+        if guess is not None and not self.equal(guess + 1) and self.equal(guess):
+            low, high = guess, guess + 1
+        else:
+            self.spike(STEPS)
+            low, high = 0, int(self.oracle.batch.end[0, 2])
+            if self.equal(high):
+                return None
+        # equal after `low` steps, different after `high`
+        while high - low > 1:
+            middle = (low + high) // 2
+            if self.equal(middle):
+                low = middle
+            else:
+                high = middle
+        self.equal(low)
+        before = state_of(self.ours)
+        self.equal(high)
+        word = before.word()
+        found = self.subject.cores.decode(word) if word is not None else None
+        d = Difference(
+            step=low,
+            before=before,
+            spike=state_of(self.oracle.batch),
+            ours=state_of(self.ours),
+            word=word,
+            row=found.name if found else None,
+            text=self.subject.cores.disasm(word, before.pc)[0]
+            if found and word is not None
+            else "illegal",
+            parts=describe(self.oracle.batch, self.ours, 0),
+        )
+        d.freedom = next((name for name, covers in FREEDOMS.items() if covers(d)), None)
+        return d

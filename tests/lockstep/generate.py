@@ -1,0 +1,538 @@
+"""Random programs from the core's own instruction table, a batch at a time.
+
+A program is a row of *positions*, each an instruction of a random row of the table with up to four
+instructions before it that make it meaningful most of the time: a vtype, a base address, a stride,
+a jump's target.  Everything is done with arrays over all positions of a batch; where operands go is
+read from ``tests.encode``, and which registers a vector row takes from ``shapes``, so that a new
+row of the table is generated without a change here.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+
+import numpy as np
+
+from nicemu._core import csrs
+from tests.encode import encode, limits
+from tests.lockstep import layout
+from tests.lockstep.layout import CODE, DATA, HANDLER, LOG, OUTSIDE, Batch
+from tests.lockstep.operands import fp_pool, index_pool, lane_pool, x_pool
+from tests.lockstep.shapes import MSTATUS_UNITS, VECTORS, Shapes, legal_vtypes
+from tests.lockstep.words import get, put, simple, table
+
+__all__ = ["EXCLUDED_CSRS", "Generator", "nearly"]
+
+#: CSRs that programs leave alone, and why.
+EXCLUDED_CSRS: dict[str, str] = {
+    "time": "no platform timer: nicemu ticks once an instruction, Spike's stands still",
+    "marchid": "names the implementation",
+    "misa": "WARL; nicemu's is fixed, Spike can switch extensions off",
+    "mcountinhibit": "WARL; nicemu has nothing to inhibit",
+    "menvcfg": "FIOM is WARL where there is no S-mode; nicemu keeps it, Spike does not",
+    **{f"hpmcounter{i}": "nicemu has Zihpm with counters that stay 0" for i in range(3, 32)},
+    **{f"mhpmcounter{i}": "WARL; nicemu counts no events" for i in range(3, 32)},
+    **{f"mhpmevent{i}": "WARL; nicemu counts no events" for i in range(3, 32)},
+}
+#: CSRs that a program with the trap handler must not change.
+HANDLER_CSRS = ("mtvec", "mscratch")
+FAVOURITE_CSRS = [
+    "fflags",
+    "frm",
+    "fcsr",
+    "vstart",
+    "vxsat",
+    "vxrm",
+    "vcsr",
+    "vl",
+    "vtype",
+    "vlenb",
+    "instret",
+    "cycle",
+    "mstatus",
+    "mepc",
+]
+
+#: Instructions before each one: vtype, base, offset, stride, or what else its row wants.
+SETUPS = 4
+VTYPE, FIRST, SECOND, THIRD = range(SETUPS)
+#: Formats whose rs2 is prepared.
+PREPARED_RS2 = ("VLS", "VSS", "VSETVL")
+#: What the end of a program is filled with: from everywhere in it, the way out.
+TAIL = [encode("lui", rd=31, hi20=OUTSIDE >> 12), encode("jalr", rd=0, rs1=31)] * 8
+#: Operands of lui and addi: FS and VS at 0 or 3, MPP at 0 or 3, MIE, MPIE, MPRV, TW.
+MSTATUS_VALUES = np.array(
+    [
+        *[(6, 0x600)] * 16,
+        *((6, 0), (0, 0x600), (0, 0), (8, -0x200), (2, -0x200), (8, -0x800)),
+        *((0x26, 0x688), (0x206, 0x600)),
+    ]
+)
+#: Of rm and frm: RNE, RTZ, RDN, RUP, RMM, two reserved ones, dynamic (reserved in frm).
+RM = np.array([0.12, 0.1, 0.1, 0.1, 0.1, 0.005, 0.005, 0.47])
+FRM = np.array([0.24, 0.18, 0.18, 0.18, 0.18, 0.015, 0.015, 0.01])
+
+
+@dataclass
+class Positions:
+    """The positions of a batch, flat: program = index // length.
+
+    Attributes:
+        words: (n, SETUPS + 1) uint32, the last is the instruction itself.
+        sizes: (n, SETUPS + 1) bytes, 0 = nothing there.
+        row: (n,) row of the table; -1: a word that is no instruction.
+        vtype: (n,) its low eight bits, as far as straight-line code tells.
+    """
+
+    words: np.ndarray
+    sizes: np.ndarray
+    row: np.ndarray
+    vtype: np.ndarray
+
+    def add(
+        self,
+        slot: int,
+        where: np.ndarray,
+        chosen: np.ndarray,
+        name: str,
+        **operands: np.ndarray | int,
+    ) -> None:
+        """Put an instruction into a setup slot of where[chosen]; operands are arrays over where."""
+        at = where[chosen]
+        if len(at):
+            picked = {k: v[chosen] if isinstance(v, np.ndarray) else v for k, v in operands.items()}
+            self.words[at, slot] = simple(name, **picked)
+            self.sizes[at, slot] = 4
+
+
+class Generator:
+    """Makes batches.  Batch number `b` of seed `s` is always the same for one instruction table."""
+
+    def __init__(
+        self,
+        seed: int,
+        shapes: Shapes,
+        *,
+        rows: str | None = None,
+        length: int = 80,
+        illegal: np.ndarray | None = None,
+        foreign_csrs: frozenset[int] = frozenset(),
+    ) -> None:
+        """Args:
+        seed: of everything random.
+        shapes: what the vector rows are like.
+        rows: regular expression; only matching rows (and what prepares them) are generated.
+        length: positions of a program.
+        illegal: words that neither machine executes, to be strewn in.
+        foreign_csrs: numbers that only Spike knows; left alone.
+        """
+        self.seed = seed
+        self.shapes = shapes
+        self.length = length
+        self.illegal = illegal if illegal is not None else np.zeros(0, np.uint32)
+        self.weights = table().weights(re.compile(rows) if rows else None)
+        known = [n for name, n in csrs().items() if name not in EXCLUDED_CSRS]
+        handled = [csrs()[name] for name in HANDLER_CSRS]
+        self._csrs = np.array(known)
+        self._safe_csrs = np.array([n for n in known if n not in handled])
+        taken = set(csrs().values()) | foreign_csrs
+        self._no_csrs = np.array([n for n in range(4096) if n not in taken])
+        self._favourites = np.array([csrs()[n] for n in FAVOURITE_CSRS])
+
+    @cached_property
+    def _kinds(self) -> list[np.ndarray]:
+        """Row probabilities of the kinds of program: scalar, vector, both."""
+        vector = table().vector
+        kinds = [self.weights * ~vector, self.weights * vector, self.weights]
+        return [k / k.sum() for k in kinds if k.sum()]
+
+    @cached_property
+    def _under(self) -> dict[int, np.ndarray]:
+        """Vector rows that are executed under a vtype, by its low six bits."""
+        good = self.shapes.allowed & ~self.shapes.refused & (self.weights > 0)[:, None]
+        return {kind: np.flatnonzero(good[:, kind]) for kind in legal_vtypes()}
+
+    def fill(self, batch: Batch, number: int) -> np.ndarray:
+        """Write the programs of batch `number`, with their start states.
+
+        Returns:
+            (slots, CODE.size / 2) uint32: the instruction that begins at each halfword, else 0.
+        """
+        rng = np.random.default_rng([self.seed, number])
+        n = batch.slots
+        self._state(batch, rng)
+        handled = rng.random(n) < 0.8
+        clean = rng.random(n) < 0.02
+        batch.start[:, 0] = CODE.base
+        batch.start[:, 1] = np.where(rng.random(n) < 0.3, 0, 3)
+        off = rng.choice([0, 3 << 9, 3 << 13], n)
+        unmarked = rng.choice([1 << 9 | 1 << 13, 2 << 9 | 2 << 13], n)
+        batch.start[:, 2] = np.where(rng.random(n) < 0.04, off, MSTATUS_UNITS)
+        batch.start[clean, 2] = unmarked[clean]
+        batch.start[:, 3] = np.where(handled, HANDLER, 0)
+        batch.start[:, 4] = np.where(handled, LOG.base, 0)
+        batch.start[:, 5] = layout.STEPS
+        loops = rng.random(n) < 0.7
+        batch.x[loops, 31] = rng.integers(1, 6, np.count_nonzero(loops))
+        positions = self._positions(rng, n, handled, clean, loops)
+        self._jumps(rng, positions, n)
+        return self._place(batch, positions, loops)
+
+    def _state(self, batch: Batch, rng: np.random.Generator) -> None:
+        n, lanes = batch.slots, batch.vlen // 64
+
+        def draw(pool: np.ndarray, *shape: int) -> np.ndarray:
+            out: np.ndarray = pool[rng.integers(0, len(pool), shape, np.int16)]
+            return out
+
+        batch.x[:] = draw(x_pool(), n, 32)
+        batch.x[:, 0] = 0
+        batch.f[:] = draw(fp_pool(), n, 32)
+        v = batch.v.reshape(n, -1).view(np.uint64).reshape(n, 32, lanes)
+        v[:] = draw(lane_pool(), n, 32, lanes)
+        v[:, 24:] = draw(index_pool(), n, 8, lanes)
+        batch.memory[:] = 0
+        whole = lane_pool().view(np.uint8)
+        for slot, first in enumerate(rng.integers(0, (len(whole) - DATA.size) // 8, n)):
+            batch.region(DATA, slot)[:] = whole[8 * first : 8 * first + DATA.size]
+
+    # ---- positions ---------------------------------------------------------------------------
+
+    def _positions(
+        self,
+        rng: np.random.Generator,
+        n: int,
+        handled: np.ndarray,
+        clean: np.ndarray,
+        loops: np.ndarray,
+    ) -> Positions:
+        t = table()
+        row = self._rows(rng, n)
+        count = len(row)
+        words = np.zeros((count, SETUPS + 1), np.uint32)
+        sizes = np.zeros((count, SETUPS + 1), np.uint8)
+        p = Positions(words, sizes, row, np.zeros(count, np.int64))
+        self._vtypes(rng, p)
+        self._suit(rng, p)
+        row = p.row
+        sizes[:, SETUPS] = t.size[row]
+        noise = rng.integers(0, 1 << 32, count, np.uint32)
+        main = t.match[row] | noise & ~t.mask[row]
+        main = np.where(t.size[row] == 2, main & np.uint32(0xFFFF), main)
+        handled_at = np.repeat(handled, self.length)
+        clean_at = np.repeat(clean, self.length)
+        order = np.argsort(t.format[row], kind="stable")
+        bounds = np.searchsorted(t.format[row][order], np.arange(len(t.formats) + 1))
+        groups = [order[a:b] for a, b in pairwise(bounds.tolist())]
+        for form, where in zip(t.formats, groups, strict=True):
+            if len(where):
+                self._operands(rng, form, p, main, where, handled_at, clean_at)
+        self._spare_counter(row, main, np.repeat(loops, self.length))
+        for form, where in zip(t.formats, groups, strict=True):
+            where = where[~t.jump[row[where]]]
+            if len(where):
+                self._prepare(rng, form, p, main, where)
+        if len(self.illegal):
+            bad = np.flatnonzero(rng.random(count) < 0.01)
+            main[bad] = rng.choice(self.illegal, len(bad))
+            sizes[bad, SETUPS] = np.where(main[bad] & 3 == 3, 4, 2)
+            row[bad] = -1
+        words[:, SETUPS] = main
+        return p
+
+    def _rows(self, rng: np.random.Generator, n: int) -> np.ndarray:
+        kinds = self._kinds
+        out = np.empty((n, self.length), np.int64)
+        shares = (0.4, 0.45, 0.15) if len(kinds) == 3 else [1 / len(kinds)] * len(kinds)
+        kind = rng.choice(len(kinds), n, p=shares)
+        for k, weights in enumerate(kinds):
+            mine = np.flatnonzero(kind == k)
+            out[mine] = rng.choice(len(weights), (len(mine), self.length), p=weights)
+        return out.reshape(-1)
+
+    def _vtypes(self, rng: np.random.Generator, p: Positions) -> None:
+        """A vset before some vector rows, and at the start of each program."""
+        count = len(p.row)
+        first = np.arange(count) % self.length == 0
+        change = first | (table().vector[p.row] & (rng.random(count) < 0.15))
+        where = np.flatnonzero(change)
+        n = len(where)
+        kind = rng.choice(np.array(legal_vtypes()), n) | rng.integers(0, 4, n) << 6
+        rd = rng.integers(1, 31, n)
+        immediate = simple("vsetivli", rd=rd, uimm=rng.integers(0, 32, n), vtype=kind)
+        maximum = simple("vsetvli", rd=rd, rs1=0, vtype=kind)
+        register = simple("vsetvli", rd=rd, rs1=rng.integers(1, 31, n), vtype=kind)
+        how = rng.choice(3, n, p=(0.4, 0.4, 0.2))
+        p.words[where, VTYPE] = np.choose(how, [immediate, maximum, register])
+        p.sizes[where, VTYPE] = 4
+        last = np.maximum.accumulate(np.where(change, np.arange(count), 0))
+        everywhere = np.zeros(count, np.int64)
+        everywhere[where] = kind
+        p.vtype[:] = everywhere[last]
+
+    def _suit(self, rng: np.random.Generator, p: Positions) -> None:
+        """Replace most vector rows that are not executed under the vtype they meet."""
+        t = table()
+        kind = p.vtype & 63
+        wrong = t.vector[p.row] & ~t.configures[p.row]
+        wrong &= ~self.shapes.allowed[p.row, kind] | self.shapes.refused[p.row, kind]
+        wrong &= self.shapes.refused[p.row, kind] | (rng.random(len(kind)) < 0.95)
+        for k, rows in self._under.items():
+            where = np.flatnonzero(wrong & (kind == k))
+            if len(where) and len(rows):
+                p.row[where] = rng.choice(rows, len(where))
+
+    def _operands(
+        self,
+        rng: np.random.Generator,
+        form: str,
+        p: Positions,
+        words: np.ndarray,
+        where: np.ndarray,
+        handled: np.ndarray,
+        clean: np.ndarray,
+    ) -> None:
+        """Legal-biased operands, where noise would mostly be illegal or dull."""
+        n = len(where)
+        allowed = limits(form)
+        if "rm" in allowed:
+            put(words, where, form, "rm", rng.choice(8, n, p=RM))
+        if "vtype" in allowed:
+            kind = rng.choice(np.array(legal_vtypes()), n) | rng.integers(0, 4, n) << 6
+            noise = rng.integers(0, len(allowed["vtype"]), n)
+            put(words, where, form, "vtype", np.where(rng.random(n) < 0.97, kind, noise))
+        if "csr" in allowed:
+            known = np.where(
+                handled[where], rng.choice(self._safe_csrs, n), rng.choice(self._csrs, n)
+            )
+            favourite = rng.choice(self._favourites, n)
+            which = rng.choice(3, n, p=(0.6, 0.36, 0.04))
+            choices = [favourite, known, rng.choice(self._no_csrs, n)]
+            csr = np.choose(which, choices)
+            # where FS and VS begin as Initial or Clean, nobody looks (see compare.relaxed_mstatus)
+            csr = np.where(clean[where] & (csr == csrs()["mstatus"]), csrs()["mepc"], csr)
+            put(words, where, form, "csr", csr)
+            if form == "CSR":  # csrrs, csrrc with x0 only read
+                rs1 = np.where(rng.random(n) < 0.4, 0, get(words[where], form, "rs1"))
+                put(words, where, form, "rs1", rs1)
+        if "vm" in allowed:
+            put(words, where, form, "vm", (rng.random(n) < 0.7).astype(np.int64))
+        vectors = [v for v in VECTORS if v in allowed]
+        if vectors:
+            self._vector_registers(rng, form, vectors, p, words, where)
+
+    def _vector_registers(
+        self,
+        rng: np.random.Generator,
+        form: str,
+        vectors: list[str],
+        p: Positions,
+        words: np.ndarray,
+        where: np.ndarray,
+    ) -> None:
+        """Aligned as the row needs under the vtype, mostly; apart from each other, often."""
+        n = len(where)
+        zones = rng.permuted(np.tile(np.arange(0, 32, 8), (n, 1)), axis=1)
+        apart = rng.random(n) < 0.55
+        careless = rng.random(n) < 0.02
+        masked = words[where] >> np.uint32(25) & np.uint32(1) == 0
+        for k, operand in enumerate(vectors):
+            align = self.shapes.align[p.row[where], p.vtype[where] & 63, VECTORS.index(operand)]
+            align = np.where(careless, 1, align)
+            inside = rng.integers(0, 8 // align) * align
+            register = np.where(apart, zones[:, k] + inside, rng.integers(0, 32 // align) * align)
+            if operand == "vs2" and form in ("VLX", "VSX"):  # numbers that are often in range
+                register = np.where(rng.random(n) < 0.6, 24 + inside, register)
+            if operand == "vd":  # a masked destination is rarely v0
+                register = np.where(
+                    (register == 0) & masked & (rng.random(n) < 0.95), align % 32, register
+                )
+            put(words, where, form, operand, register)
+
+    def _spare_counter(self, row: np.ndarray, words: np.ndarray, loops: np.ndarray) -> None:
+        """In programs that loop no register field that is written to says x31."""
+        t = table()
+        prepared = np.isin(t.format[row], [t.number(form) for form in PREPARED_RS2])
+        for position, chosen in (
+            (7, loops),
+            (15, loops & (t.size[row] == 4)),
+            (20, loops & prepared),
+        ):
+            full = chosen & (words >> np.uint32(position) & np.uint32(31) == 31)
+            words[full] &= np.uint32(~(1 << position) & 0xFFFFFFFF)
+
+    # ---- what makes a position meaningful ----------------------------------------------------
+
+    def _prepare(
+        self,
+        rng: np.random.Generator,
+        form: str,
+        p: Positions,
+        words: np.ndarray,
+        where: np.ndarray,
+    ) -> None:
+        n = len(where)
+        t = table()
+        row = p.row[where]
+        if t.memory[row[0]]:
+            self._prepare_address(rng, form, p, words, where)
+        elif form == "VSETVL":
+            rs2 = get(words[where], form, "rs2")
+            kind = rng.choice(np.array(legal_vtypes()), n) | rng.integers(0, 4, n) << 6
+            p.add(
+                FIRST, where, (rs2 != 0) & (rng.random(n) < 0.95), "addi", rd=rs2, rs1=0, imm=kind
+            )
+        elif form == "CSR":
+            self._prepare_csr(rng, p, words, where)
+        else:
+            rounds = t.rounds[row] & (rng.random(n) < 0.06)
+            p.add(
+                FIRST,
+                where,
+                rounds,
+                "csrrwi",
+                rd=0,
+                uimm=rng.choice(8, n, p=FRM),
+                csr=csrs()["frm"],
+            )
+            if t.vector[row[0]] and not t.configures[row[0]]:
+                late, other = rng.random(n) < 0.015, rng.random(n) < 0.02
+                vstart, vcsr = rng.integers(0, 24, n), rng.integers(0, 8, n)
+                p.add(SECOND, where, late, "csrrwi", rd=0, uimm=vstart, csr=csrs()["vstart"])
+                p.add(THIRD, where, other, "csrrwi", rd=0, uimm=vcsr, csr=csrs()["vcsr"])
+
+    def _prepare_address(
+        self,
+        rng: np.random.Generator,
+        form: str,
+        p: Positions,
+        words: np.ndarray,
+        where: np.ndarray,
+    ) -> None:
+        """Addresses all over the data region, at its ends and at page ends."""
+        n = len(where)
+        names = limits(form)
+        base = get(words[where], form, "rs1") if "rs1" in names else np.full(n, 2)
+        chosen = (base != 0) & (rng.random(n) < 0.95)
+        end = (DATA.base + DATA.size) >> 12
+        page = rng.choice([end - 2, end - 1, end], n, p=(0.12, 0.8, 0.08))
+        step = rng.choice([1, 8, 64], n, p=(0.12, 0.58, 0.3))
+        offset = rng.integers(-256, 256, n) * step % 2048
+        near = -(offset % np.where(rng.random(n) < 0.5, 64, 2048))  # before the end
+        offset = np.where(page == end, near, offset)
+        p.add(FIRST, where, chosen, "lui", rd=base, hi20=page)
+        moved = chosen & ((page == end) | (rng.random(n) < 0.6))
+        p.add(SECOND, where, moved, "addi", rd=base, rs1=base, imm=offset)
+        if form in ("VLS", "VSS"):
+            stride = get(words[where], form, "rs2")
+            length = rng.choice([0, 1, 2, 4, 8, 16, 24, 3, -8, -1, 128], n)
+            mine = (stride != 0) & (stride != base) & (rng.random(n) < 0.9)
+            p.add(THIRD, where, mine, "addi", rd=stride, rs1=0, imm=length)
+
+    def _prepare_csr(
+        self, rng: np.random.Generator, p: Positions, words: np.ndarray, where: np.ndarray
+    ) -> None:
+        """Values that are mostly legal.  mstatus: FS and VS stay Off or Dirty, because which of the
+        other two they are is a freedom (see compare.relaxed_mstatus)."""
+        n = len(where)
+        number = words[where] >> np.uint32(20)
+        mstatus = number == csrs()["mstatus"]
+        rs1 = get(words[where], "CSR", "rs1")
+        rs1 = np.where(mstatus & (rs1 == 0), 1, rs1)
+        put(words, where, "CSR", "rs1", rs1)
+        high, low = MSTATUS_VALUES[rng.integers(0, len(MSTATUS_VALUES), n)].T
+        p.add(FIRST, where, mstatus, "lui", rd=rs1, hi20=high)
+        p.add(SECOND, where, mstatus, "addi", rd=rs1, rs1=rs1, imm=low)
+        often = (rs1 != 0) & (rng.random(n) < 0.9)
+        for name, top in (("frm", 5), ("fcsr", 5 << 5), ("vstart", 24)):
+            mine = often & (number == csrs()[name])
+            p.add(FIRST, where, mine, "addi", rd=rs1, rs1=0, imm=rng.integers(0, top, n))
+
+    # ---- layout ------------------------------------------------------------------------------
+
+    def _jumps(self, rng: np.random.Generator, p: Positions, n: int) -> None:
+        """Forward targets, a few positions ahead; jumps by register get it computed."""
+        t = table()
+        count = len(p.row)
+        main = p.words[:, SETUPS]
+        real = p.row >= 0
+        form = np.where(real, t.format[p.row], -1)
+        jump = real & t.jump[p.row]
+        mret = np.flatnonzero(main == encode("mret"))
+        by_register = [
+            (f, np.flatnonzero(jump & (form == t.number(f)))) for f in ("LD", "CJR", "CJALR")
+        ]
+        for name, at in by_register:
+            p.sizes[at, FIRST] = 4
+            if name != "LD":
+                p.sizes[at, SECOND] = 4
+        p.sizes[mret, FIRST : THIRD + 1] = 4
+        sizes = p.sizes.reshape(n, -1).astype(np.int64)
+        start = np.cumsum(sizes, axis=1) - sizes
+        ends = start[:, -1] + sizes[:, -1]
+        begin = start.reshape(n, self.length, SETUPS + 1)
+        program, position = np.divmod(np.arange(count), self.length)
+        ahead = rng.choice([1, 2, 3, 5], count, p=(0.5, 0.25, 0.15, 0.1))
+        inside = position + ahead < self.length
+        there = begin[program, np.minimum(position + ahead, self.length - 1), 0]
+        there = np.where(inside, there, ends[program])
+        there = there + np.where(rng.random(count) < 0.01, 2, 0)  # in the middle of one
+        offset = np.clip(there - begin[program, position, SETUPS], 0, 254)
+        for name in ("B", "J", "CJ", "CB"):
+            at = np.flatnonzero(jump & (form == t.number(name)))
+            put(main, at, name, "target", offset[at])
+        offset = there - begin[program, position, FIRST]
+        for name, at in by_register:
+            if not len(at):
+                continue
+            base = np.maximum(get(main[at], name, "rs1"), 1)
+            put(main, at, name, "rs1", base)
+            p.words[at, FIRST] = simple("auipc", rd=base, hi20=0)
+            if name == "LD":
+                put(main, at, name, "imm", offset[at])
+            else:
+                p.words[at, SECOND] = simple("addi", rd=base, rs1=base, imm=offset[at])
+        if len(mret):
+            p.words[mret, FIRST] = simple("auipc", rd=7, hi20=0)
+            p.words[mret, SECOND] = simple("addi", rd=7, rs1=7, imm=offset[mret])
+            p.words[mret, THIRD] = simple("csrrw", rd=0, rs1=7, csr=csrs()["mepc"])
+
+    def _place(self, batch: Batch, p: Positions, loops: np.ndarray) -> np.ndarray:
+        n = batch.slots
+        sizes = p.sizes.reshape(n, -1).astype(np.int64)
+        begin = np.cumsum(sizes, axis=1) - sizes
+        ends = begin[:, -1] + sizes[:, -1]
+        words = p.words.reshape(n, -1)
+        placed = np.zeros((n, CODE.size // 2), np.uint32)
+        code = np.zeros((n, CODE.size // 2), np.uint16)
+        slot, index = np.nonzero(sizes)
+        at, word = begin[slot, index] >> 1, words[slot, index]
+        placed[slot, at] = word
+        code[slot, at] = word & np.uint32(0xFFFF)
+        long = sizes[slot, index] == 4
+        code[slot[long], at[long] + 1] = word[long] >> np.uint32(16)
+        trap = np.array(layout.handler(), "<u4").view("<u2")
+        code[:, (HANDLER - CODE.base) // 2 :][:, : len(trap)] = trap
+        for i, end in enumerate(ends.tolist()):
+            tail = TAIL
+            if loops[i]:
+                back = encode("bne", rs1=31, rs2=0, target=-end - 4)
+                tail = [encode("addi", rd=31, rs1=31, imm=-1), back, *TAIL]
+            halves = np.array(tail, "<u4").view("<u2")
+            code[i, end // 2 : end // 2 + len(halves)] = halves
+        first = batch.memory.reshape(n, -1)[:, : CODE.size]
+        first[:] = code.view(np.uint8)
+        return placed
+
+
+def nearly(count: int, rng: np.random.Generator) -> np.ndarray:
+    """Candidates for words that are no instruction: noise, and rows with one bit wrong."""
+    t = table()
+    row = rng.integers(0, len(t.rows), count)
+    near = t.match[row] | rng.integers(0, 1 << 32, count, np.uint32) & ~t.mask[row]
+    near ^= np.uint32(1) << rng.integers(0, 32, count, np.uint32)
+    noise = rng.integers(0, 1 << 32, count, np.uint32)
+    return np.where(rng.random(count) < 0.6, near, noise)

@@ -1,0 +1,203 @@
+"""A fuzzing session: both machines, the generator, what was found."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from nicemu._core import csrs
+from tests.lockstep.compare import Difference, Pair, describe, differing
+from tests.lockstep.coverage import Coverage
+from tests.lockstep.generate import Generator, nearly
+from tests.lockstep.layout import CODE, END_STEPS, Batch
+from tests.lockstep.oracle import Oracle, OracleDied
+from tests.lockstep.shapes import Shapes
+from tests.lockstep.subject import Results, Subject
+from tests.lockstep.words import table
+
+__all__ = ["Found", "Session"]
+
+SLOTS = 128
+CANDIDATES = 20_000
+#: Unprivileged manual, Zifencei: stores become visible to fetches by FENCE.I.
+MODIFIED = "code modified without FENCE.I"
+
+
+@dataclass
+class Found:
+    """A program that ended differently, cut down.
+
+    Attributes:
+        batch, slot: `Generator(seed).fill(batch)` makes it.
+        difference: the first step that differs; None: the end states differ, but not when both are
+            stepped, so that it is a matter of blocks or budgets.
+        parts: how the end states differ.
+        program: it alone, with its start state.
+    """
+
+    vlen: int
+    simd: str
+    batch: int
+    slot: int
+    difference: Difference | None
+    parts: list[str]
+    program: Batch
+
+
+@dataclass
+class Tally:
+    """How the programs of a session ended."""
+
+    unexamined: int = 0  #: differ, but so many did already that nobody looked why
+    unfinished: int = 0  #: ran longer than both sides wait: not compared
+    freedoms: Counter[str] = field(default_factory=Counter)  #: explained differences
+    found: list[Found] = field(default_factory=list)
+    died: list[tuple[int, str]] = field(default_factory=list)  #: batch, Spike's last words
+
+
+class Session:
+    """Runs batches at one VLEN on one host path."""
+
+    def __init__(
+        self,
+        seed: int,
+        vlen: int,
+        simd: str,
+        *,
+        rows: str | None = None,
+        extensions: Sequence[str] | None = None,
+        length: int = 80,
+        examine: int = 100_000,
+    ) -> None:
+        """Args:
+        seed: of the programs.
+        vlen, simd, extensions: of the core.
+        rows, length: see ``Generator``.
+        examine: differences after which no more of them are looked into.
+        """
+        self.seed, self.vlen, self.simd = seed, vlen, simd
+        self.oracle = Oracle(vlen, SLOTS)
+        self._single: Oracle | None = None
+        self.subject = Subject(vlen, simd, extensions)
+        self.results = Results(SLOTS, vlen)
+        self.examine, self.examined = examine, 0
+        self.coverage = Coverage()
+        self.tally = Tally()
+        self.seconds = dict.fromkeys(("generate", "core", "spike", "compare"), 0.0)
+        foreign = frozenset(self.oracle.csrs - set(csrs().values()))
+        self.illegal, self.not_here = self._illegal_words()
+        self.shapes = Shapes(self.oracle, self.subject)
+        self.generator = Generator(
+            seed,
+            self.shapes,
+            rows=rows,
+            length=length,
+            illegal=self.illegal,
+            foreign_csrs=foreign,
+        )
+
+    def close(self) -> None:
+        """End the oracles."""
+        self.oracle.close()
+        if self._single:
+            self._single.close()
+
+    def missing(self) -> list[str]:
+        """Rows, vtypes and rounding modes that were to be compared and were not."""
+        return self.coverage.missing(self.shapes, self.generator.weights > 0)
+
+    # ---- what each machine executes ------------------------------------------------------------
+
+    def _illegal_words(self) -> tuple[np.ndarray, np.ndarray]:
+        """Words without a row here: those that are illegal in Spike too, and those that are not."""
+        rng = np.random.default_rng([self.seed, 0xBAD])
+        words = nearly(CANDIDATES, rng)
+        words = words[table().find(words, self.subject.cores.handle) < 0]
+        legal = np.zeros(len(words), bool)
+        for vtype in (0xC0, 0xC8, 0xD0, 0xD8):  # SEW 8..64, LMUL 1
+            legal |= self.oracle.legal(words, vtype)
+        return words[~legal], words[legal]
+
+    # ---- batches -------------------------------------------------------------------------------
+
+    @property
+    def single(self) -> Oracle:
+        """A Spike for one program at a time."""
+        if self._single is None:
+            self._single = Oracle(self.vlen, 1)
+        return self._single
+
+    def run_for(self, seconds: float, at_least: int = 1) -> int:
+        """Run batches 0, 1, ... until the time is over; returns how many."""
+        end = time.monotonic() + seconds
+        number = 0
+        while number < at_least or time.monotonic() < end:
+            self.run(number)
+            number += 1
+        return number
+
+    def run(self, number: int) -> None:
+        """Make batch `number`, run it on both machines, compare."""
+        batch, out = self.oracle.batch, self.results
+        begin = time.perf_counter()
+        placed = self.generator.fill(batch, number)
+        self.oracle.begin()
+        filled = time.perf_counter()
+        rng = np.random.default_rng([self.seed, number, 1])
+        chunks = np.where(rng.random(SLOTS) < 0.15, rng.integers(1, 60, SLOTS), 0)
+        for slot in range(SLOTS):
+            self.subject.run(batch, out, slot, int(chunks[slot]) or None)
+        ran = time.perf_counter()
+        try:
+            self.oracle.finish()
+        except OracleDied as death:
+            self.tally.died.append((number, str(death)))
+            return
+        waited = time.perf_counter()
+        finished = batch.end[:, 3] != END_STEPS
+        differ = differing(batch, out) & finished
+        self.tally.unfinished += int(np.count_nonzero(~finished))
+        self.coverage.add(batch, placed, self.subject.cores.handle, finished & ~differ)
+        slots = np.flatnonzero(differ).tolist()
+        room = max(self.examine - self.examined, 0)
+        for slot in slots[:room]:
+            self._examine(number, slot)
+        self.tally.unexamined += len(slots[room:])
+        done = time.perf_counter()
+        times = (begin, filled, ran, waited, done)
+        for name, a, b in zip(self.seconds, times, times[1:], strict=False):
+            self.seconds[name] += b - a
+
+    def _examine(self, number: int, slot: int) -> None:
+        self.examined += 1
+        pair = Pair(self.single, self.subject)
+        pair.load(self.oracle.batch, slot)
+        difference = pair.first_difference()
+        if difference is None:
+            name = MODIFIED if self._modified(slot) else None
+        else:
+            name = difference.freedom or self._refusal(difference)
+        if name:
+            self.tally.freedoms[name] += 1
+            return
+        program = self.oracle.batch.copy([slot])
+        parts = describe(self.oracle.batch, self.results, slot)
+        found = Found(self.vlen, self.simd, number, slot, difference, parts, program)
+        self.tally.found.append(found)
+
+    def _modified(self, slot: int) -> bool:
+        """Has a program written to its own code?  Without a FENCE.I, what is fetched is free."""
+        batch = self.oracle.batch
+        before, after = batch.region(CODE, slot), batch.memory_out[slot, : CODE.size]
+        return not np.array_equal(before, after)
+
+    def _refusal(self, d: Difference) -> str | None:
+        names = [r.name for r in table().rows]
+        if d.row is None or d.ours.csrs["mcause"] != 2 or d.before.csrs["vtype"] >> 63:
+            return None
+        refused = self.shapes.refused[names.index(d.row), d.before.csrs["vtype"] & 63]
+        return "not executed here under this vtype" if refused else None
