@@ -130,8 +130,8 @@ static void count_ops(nicemu_counters *c, const struct op *ops, u32 n, u64 runs)
             break;
         case CLASS_AMO:
             c->atomics += runs;
-            c->load_bytes += runs * row->arg;
-            c->store_bytes += runs * row->arg;
+            c->load_bytes += ops[i].id == I_sc_w || ops[i].id == I_sc_d ? 0 : runs * row->arg;
+            c->store_bytes += row->format == FORMAT_LR ? 0 : runs * row->arg;
             break;
         default:
             break;
