@@ -59,7 +59,7 @@ def fuzz(options: argparse.Namespace) -> int:
     coverage = Coverage()
     found: list[Found] = []
     texts: list[str] = []
-    freedoms, gaps = Counter[str](), list[set[str]]()
+    freedoms, gaps, not_here = Counter[str](), list[set[str]](), set[str]()
     unfinished, unexamined, died = 0, 0, list[str]()
     for vlen in options.vlen:
         for simd in paths:
@@ -77,7 +77,8 @@ def fuzz(options: argparse.Namespace) -> int:
             freedoms += session.tally.freedoms
             unfinished += session.tally.unfinished
             unexamined += session.tally.unexamined
-            died += [f"vlen {vlen} batch {b}: {text}" for b, text in session.tally.died]
+            died += session.tally.died
+            not_here |= set(session.not_here)
             texts += show(session)
             found += session.tally.found
             session.close()
@@ -86,15 +87,13 @@ def fuzz(options: argparse.Namespace) -> int:
         f"compared: {coverage.instructions} instructions of {coverage.programs} programs "
         f"(and {coverage.handler} of the trap handler), {coverage.traps} traps"
     )
-    print(
-        f"not compared: {unfinished} programs that did not end; "
-        f"{len(died)} batches in which Spike died"
-    )
+    print(f"not compared: {unfinished} programs that did not end; {len(died)} in which Spike died")
     for name, count in freedoms.most_common():
         print(f"explained: {count} programs: {name}")
     print(f"rows: {covered(coverage)}; never retired: {len(missed)} cells")
     for text in sorted(missed)[:20]:
         print(f"  {text}")
+    print(f"in Spike, not in our table: {' '.join(sorted(not_here)) or 'nothing'}")
     for text in died + texts:
         print(text)
     print(f"differences: {len(found)}, and {unexamined} not looked into")
@@ -110,6 +109,7 @@ def fuzz(options: argparse.Namespace) -> int:
             "died": died,
             "explained": dict(freedoms),
             "missing": sorted(missed),
+            "not here": sorted(not_here),
             "rows": coverage.as_dict(),
             "differences": as_dicts(found),
         }

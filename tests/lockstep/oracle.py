@@ -91,6 +91,7 @@ class Oracle:
         self._file.truncate(Batch.size(slots, vlen))
         self._map = mmap.mmap(self._file.fileno(), Batch.size(slots, vlen))
         self.batch = Batch(memoryview(self._map), slots, vlen)
+        self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115
         self._start()
 
     def _start(self) -> None:
@@ -101,18 +102,20 @@ class Oracle:
             [build(), *arguments, numbers, regions, self._file.name],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            stderr=self._errors,
             text=True,
+            env={k: v for k, v in os.environ.items() if k != "LD_PRELOAD"},  # a sanitizer's
         )
         #: numbers of the CSRs that Spike has
         self.csrs = {int(n) for n in self._answer().split()}
 
     def _answer(self) -> str:
-        assert self._process.stdout and self._process.stderr
+        assert self._process.stdout
         line = self._process.stdout.readline()
         if not line:
-            message = self._process.stderr.read().strip()
             self._process.wait()
+            self._errors.seek(0)
+            message = self._errors.read().strip()[-500:]
             raise OracleDied(message or f"exit status {self._process.returncode}")
         return line
 
@@ -153,9 +156,18 @@ class Oracle:
             out[first : first + len(part)] = self.batch.memory_out.reshape(-1)[: len(part)] != 0
         return out
 
+    def names(self, words: np.ndarray) -> list[str]:
+        """Spike's mnemonics of a few uint32 words."""
+        flat = self.batch.memory.reshape(-1)
+        part = words[: len(flat) // 4].astype("<u4")
+        flat[: part.nbytes] = part.view(np.uint8)
+        self._send("n", len(part))
+        return self._answer().split()
+
     def close(self) -> None:
         """End the process."""
         if self._process.poll() is None:
             self._process.kill()
         self._process.communicate()
         self._file.close()
+        self._errors.close()

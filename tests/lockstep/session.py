@@ -13,9 +13,10 @@ from nicemu._core import csrs
 from tests.lockstep.compare import Difference, Pair, describe, differing
 from tests.lockstep.coverage import Coverage
 from tests.lockstep.generate import Generator, nearly
-from tests.lockstep.layout import CODE, END_STEPS, Batch
+from tests.lockstep.layout import CODE, END_STEPS, STEPS, Batch
 from tests.lockstep.oracle import Oracle, OracleDied
 from tests.lockstep.shapes import Shapes
+from tests.lockstep.shrink import listing
 from tests.lockstep.subject import Results, Subject
 from tests.lockstep.words import table
 
@@ -56,7 +57,7 @@ class Tally:
     unfinished: int = 0  #: ran longer than both sides wait: not compared
     freedoms: Counter[str] = field(default_factory=Counter)  #: explained differences
     found: list[Found] = field(default_factory=list)
-    died: list[tuple[int, str]] = field(default_factory=list)  #: batch, Spike's last words
+    died: list[str] = field(default_factory=list)  #: programs that ended Spike, its last words
 
 
 class Session:
@@ -112,15 +113,15 @@ class Session:
 
     # ---- what each machine executes ------------------------------------------------------------
 
-    def _illegal_words(self) -> tuple[np.ndarray, np.ndarray]:
-        """Words without a row here: those that are illegal in Spike too, and those that are not."""
+    def _illegal_words(self) -> tuple[np.ndarray, list[str]]:
+        """Words without a row here that are illegal in Spike too; the mnemonics of the others."""
         rng = np.random.default_rng([self.seed, 0xBAD])
         words = nearly(CANDIDATES, rng)
         words = words[table().find(words, self.subject.cores.handle) < 0]
         legal = np.zeros(len(words), bool)
         for vtype in (0xC0, 0xC8, 0xD0, 0xD8):  # SEW 8..64, LMUL 1
             legal |= self.oracle.legal(words, vtype)
-        return words[~legal], words[legal]
+        return words[~legal], sorted(set(self.oracle.names(words[legal])))
 
     # ---- batches -------------------------------------------------------------------------------
 
@@ -155,7 +156,7 @@ class Session:
         try:
             self.oracle.finish()
         except OracleDied as death:
-            self.tally.died.append((number, str(death)))
+            self.tally.died += self._deadly(number, str(death))
             return
         waited = time.perf_counter()
         finished = batch.end[:, 3] != END_STEPS
@@ -171,6 +172,19 @@ class Session:
         times = (begin, filled, ran, waited, done)
         for name, a, b in zip(self.seconds, times, times[1:], strict=False):
             self.seconds[name] += b - a
+
+    def _deadly(self, number: int, message: str) -> list[str]:
+        """The programs of a batch that end Spike."""
+        pair = Pair(self.single, self.subject)
+        out = []
+        for slot in range(SLOTS):
+            pair.load(self.oracle.batch, slot)
+            try:
+                pair.spike(STEPS)
+            except OracleDied as death:
+                where = f"vlen {self.vlen} batch {number} slot {slot}"
+                out.append(f"Spike died: {where}: {death}\n{listing(pair.oracle.batch, pair)}")
+        return out or [f"Spike died: batch {number}, but by no program of it alone: {message}"]
 
     def _examine(self, number: int, slot: int) -> None:
         self.examined += 1

@@ -7,7 +7,9 @@
 //
 // SLOTS programs of at most STEPS steps make a batch; the first TRACE of each one's steps are told.
 // CSRS: numbers to report, comma separated.  Commands come on stdin as one letter and a count, and
-// are answered by one line, as is the start: r N (run the first N slots), c N (see classify), q 0.
+// are answered by one line, as is the start: r N (run the first N slots), c N (see classify),
+// n N (see name), q 0.
+#include <riscv/disasm.h>
 #include <riscv/processor.h>
 #include <riscv/mmu.h>
 #include <riscv/simif.h>
@@ -149,6 +151,17 @@ class oracle
             p->step(1);
             at.memory_out[i] = !spy->taken || spy->read() != CAUSE_ILLEGAL_INSTRUCTION;
         }
+    }
+
+    // One line: the mnemonics of n words of memory.
+    void name(size_t n)
+    {
+        const uint32_t *words = reinterpret_cast<const uint32_t *>(at.memory);
+        for (size_t i = 0; i < n; i++) {
+            const disasm_insn_t *found = p->get_disassembler()->lookup(insn_t(words[i]));
+            printf("%s ", found ? found->get_name() : "unknown");
+        }
+        puts("");
     }
 
   private:
@@ -311,9 +324,12 @@ int main(int argc, char **argv)
     while (scanf(" %c %lu", &command, &n) == 2 && command != 'q') {
         if (command == 'r')
             spike.run(n);
-        else
+        else if (command == 'c')
             spike.classify(n);
-        puts("done");
+        else
+            spike.name(n);
+        if (command != 'n')
+            puts("done");
         fflush(stdout);
     }
     _Exit(0);
