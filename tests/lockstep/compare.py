@@ -10,7 +10,7 @@ import numpy as np
 from tests.encode import size
 from tests.lockstep.layout import CSRS, END_FIELDS, END_TRAP, REGIONS, STEPS, Batch
 from tests.lockstep.oracle import Oracle
-from tests.lockstep.subject import Results, Subject
+from tests.lockstep.subject import MOST, Results, Subject
 from tests.lockstep.words import table
 
 __all__ = ["FREEDOMS", "Difference", "Pair", "State", "differing"]
@@ -95,6 +95,13 @@ class State:
     v: np.ndarray
     csrs: dict[str, int]
     memory: np.ndarray
+
+    @classmethod
+    def at_start(cls, programs: Batch, slot: int) -> State:
+        """The state in which a program begins; CSRs are left out."""
+        start = programs.start[slot].tolist()
+        registers = (programs.x[slot], programs.f[slot], programs.v[slot])
+        return cls(start[0], start[1], *registers, {}, programs.memory[slot])
 
     def word(self, pc: int | None = None) -> int | None:
         """The instruction at pc, or None where nothing is mapped."""
@@ -256,7 +263,7 @@ class Pair:
         """Does the loaded program end differently when it is run at once?"""
         self.spike(STEPS)
         for chunk in (None, 7):
-            self.subject.run(self.oracle.batch, self.ours, 0, chunk)
+            self.subject.run(self.oracle.batch, self.ours, 0, chunk, MOST)
             if differing(self.oracle.batch, self.ours)[0]:
                 return True
         return False

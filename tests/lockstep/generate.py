@@ -61,8 +61,10 @@ SETUPS = 4
 VTYPE, FIRST, SECOND, THIRD = range(SETUPS)
 #: Formats whose rs2 is prepared.
 PREPARED_RS2 = ("VLS", "VSS", "VSETVL")
-#: What the end of a program is filled with: from everywhere in it, the way out.
-TAIL = [encode("lui", rd=31, hi20=OUTSIDE >> 12), encode("jalr", rd=0, rs1=31)] * 8
+#: The last halfword of CODE begins an instruction that is not all there.
+CUT = 0xFFFF
+#: Bytes of data that a program may run through.
+DATA_CODE = 64
 #: Operands of lui and addi: FS and VS at 0 or 3, MPP at 0 or 3, MIE, MPIE, MPRV, TW.
 MSTATUS_VALUES = np.array(
     [
@@ -176,10 +178,10 @@ class Generator:
         batch.start[:, 4] = np.where(handled, LOG.base, 0)
         batch.start[:, 5] = layout.STEPS
         loops = rng.random(n) < 0.7
-        batch.x[loops, 31] = rng.integers(1, 6, np.count_nonzero(loops))
+        batch.x[loops, 31] = rng.integers(1, 8, np.count_nonzero(loops))
         positions = self._positions(rng, n, handled, clean, loops)
         self._jumps(rng, positions, n)
-        return self._place(batch, positions, loops)
+        return self._place(batch, positions, loops, self._exits(rng, n))
 
     def _state(self, batch: Batch, rng: np.random.Generator) -> None:
         n, lanes = batch.slots, batch.vlen // 64
@@ -500,7 +502,24 @@ class Generator:
             p.words[mret, SECOND] = simple("addi", rd=7, rs1=7, imm=offset[mret])
             p.words[mret, THIRD] = simple("csrrw", rd=0, rs1=7, csr=csrs()["mepc"])
 
-    def _place(self, batch: Batch, p: Positions, loops: np.ndarray) -> np.ndarray:
+    def _exits(self, rng: np.random.Generator, n: int) -> list[list[int]]:
+        """How programs end: what follows them, the same way out over and over.
+
+        A jump to where nothing is, to an instruction cut by the end of its region, or to the last
+        bytes of the data, which are executed as what they are.
+        """
+        out = []
+        kinds = rng.choice(3, n, p=(0.82, 0.08, 0.1)).tolist()
+        places = (2 * rng.integers(1, DATA_CODE // 2, n)).tolist()
+        for kind, place in zip(kinds, places, strict=True):
+            end = DATA.base + DATA.size if kind == 2 else OUTSIDE
+            leave = encode("jalr", rd=0, rs1=31, imm=(0, -2, -place)[kind])
+            out.append([encode("lui", rd=31, hi20=end >> 12), leave] * 8)
+        return out
+
+    def _place(
+        self, batch: Batch, p: Positions, loops: np.ndarray, exits: list[list[int]]
+    ) -> np.ndarray:
         n = batch.slots
         sizes = p.sizes.reshape(n, -1).astype(np.int64)
         begin = np.cumsum(sizes, axis=1) - sizes
@@ -516,11 +535,12 @@ class Generator:
         code[slot[long], at[long] + 1] = word[long] >> np.uint32(16)
         trap = np.array(layout.handler(), "<u4").view("<u2")
         code[:, (HANDLER - CODE.base) // 2 :][:, : len(trap)] = trap
+        code[:, -1] = CUT
         for i, end in enumerate(ends.tolist()):
-            tail = TAIL
+            tail = exits[i]
             if loops[i]:
                 back = encode("bne", rs1=31, rs2=0, target=-end - 4)
-                tail = [encode("addi", rd=31, rs1=31, imm=-1), back, *TAIL]
+                tail = [encode("addi", rd=31, rs1=31, imm=-1), back, *tail]
             halves = np.array(tail, "<u4").view("<u2")
             code[i, end // 2 : end // 2 + len(halves)] = halves
         first = batch.memory.reshape(n, -1)[:, : CODE.size]

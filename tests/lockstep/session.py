@@ -10,14 +10,14 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from nicemu._core import csrs
-from tests.lockstep.compare import Difference, Pair, describe, differing
+from tests.lockstep.compare import Difference, Pair, State, describe, differing
 from tests.lockstep.coverage import Coverage
-from tests.lockstep.generate import Generator, nearly
-from tests.lockstep.layout import CODE, END_STEPS, STEPS, Batch
+from tests.lockstep.generate import DATA_CODE, Generator, nearly
+from tests.lockstep.layout import CODE, DATA, END_STEPS, STEPS, Batch
 from tests.lockstep.oracle import Oracle, OracleDied
 from tests.lockstep.shapes import Shapes
 from tests.lockstep.shrink import listing
-from tests.lockstep.subject import Results, Subject
+from tests.lockstep.subject import MOST, Results, Subject
 from tests.lockstep.words import table
 
 __all__ = ["Found", "Session"]
@@ -160,6 +160,8 @@ class Session:
             return
         waited = time.perf_counter()
         finished = batch.end[:, 3] != END_STEPS
+        for slot in np.flatnonzero(finished & (out.end[:, 3] == END_STEPS)).tolist():
+            self.subject.run(batch, out, slot, None, MOST)
         differ = differing(batch, out) & finished
         self.tally.unfinished += int(np.count_nonzero(~finished))
         self.coverage.add(batch, placed, self.subject.cores.handle, finished & ~differ)
@@ -191,9 +193,10 @@ class Session:
         pair = Pair(self.single, self.subject)
         pair.load(self.oracle.batch, slot)
         difference = pair.first_difference()
-        if difference is None:
-            name = MODIFIED if self._modified(slot) else None
-        else:
+        name = None
+        if self._modified(slot, difference):
+            name = MODIFIED
+        elif difference is not None:
             name = difference.freedom or self._refusal(difference)
         if name:
             self.tally.freedoms[name] += 1
@@ -203,11 +206,15 @@ class Session:
         found = Found(self.vlen, self.simd, number, slot, difference, parts, program)
         self.tally.found.append(found)
 
-    def _modified(self, slot: int) -> bool:
-        """Has a program written to its own code?  Without a FENCE.I, what is fetched is free."""
+    def _modified(self, slot: int, difference: Difference | None) -> bool:
+        """Has a program written to what it executes?  What is fetched then is free."""
         batch = self.oracle.batch
-        before, after = batch.region(CODE, slot), batch.memory_out[slot, : CODE.size]
-        return not np.array_equal(before, after)
+        begin = State.at_start(batch, slot)
+        if difference is not None:
+            return begin.word(difference.before.pc) != difference.word
+        changed = batch.memory[slot] != batch.memory_out[slot]
+        end = CODE.size + DATA.size
+        return bool(changed[: CODE.size].any() or changed[end - DATA_CODE : end].any())
 
     def _refusal(self, d: Difference) -> str | None:
         names = [r.name for r in table().rows]

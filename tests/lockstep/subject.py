@@ -25,8 +25,9 @@ __all__ = ["Results", "Subject"]
 
 MSTATUS_MIE, MSTATUS_MPIE, MSTATUS_MPP = 1 << 3, 1 << 7, 3 << 11
 MACHINE = 3
-#: Instructions + elements after which a program counts as one that does not end.
-BUDGET = 1 << 20
+#: Instructions + elements that nearly every program ends within, and that all do.
+BUDGET = 1 << 16
+MOST = 1 << 25
 
 
 @dataclass
@@ -127,15 +128,17 @@ class Subject:
         csrs[CSRS.index("mstatus")] = mstatus | mpie | mode << 11
         return MACHINE, int(csrs[CSRS.index("mtvec")]) & ~3
 
-    def run(self, batch: Batch, out: Results, slot: int, chunk: int | None) -> None:
-        """Run a program to its end: at once, or `chunk` instructions + elements at a time."""
+    def run(
+        self, batch: Batch, out: Results, slot: int, chunk: int | None, budget: int = BUDGET
+    ) -> None:
+        """Run a program to its end or budget: at once, or `chunk` of it at a time."""
         handle, stop = self.cores.handle, self._stop
         self.load(batch, slot)
         retired = spent = 0
-        while spent < BUDGET:
-            lib.nicemu_run(handle, 0, chunk or BUDGET, stop)
+        while spent < budget:
+            lib.nicemu_run(handle, 0, chunk or budget, stop)
             retired += stop.instructions
-            spent += chunk or BUDGET
+            spent += chunk or budget
             if stop.reason != lib.NICEMU_STOP_BUDGET:
                 break
         reason = END_TRAP if stop.reason == lib.NICEMU_STOP_FAULT else END_STEPS
