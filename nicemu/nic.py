@@ -22,6 +22,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from string import ascii_lowercase
 from typing import Any
 
 import numpy as np
@@ -265,6 +266,9 @@ class Nic:
                 f"entry {entry!r} is not in the image: use {', '.join(image.entries)}"
             )
         accumulator_format = format_of(image.accumulator)
+        wanted = 0 if entry in ("emit", "finish") else int(entry.lstrip(ascii_lowercase) or 1)
+        if len(payloads) != wanted:
+            raise ArgumentError(f"entry {entry!r} with {len(payloads)} payloads: it takes {wanted}")
         if count is None:
             first = payloads[0] if payloads else accumulator
             if first is None:
