@@ -46,6 +46,8 @@ static struct hart *hart_new(struct nicemu_cores *cores, u32 id, const nicemu_co
     h->isa = cores->isa;
     h->simd = cores->simd;
     h->vlenb = config->vlen / 8;
+    h->vtypes = cores->vtypes;
+    h->zvfh = cores->isa->extensions >> EXT_ZVFH & 1;
     h->trap_to_guest = config->trap_to_guest;
     h->arena = alloc_aligned(hart_arena_bytes());
     h->step = alloc_aligned(hart_step_bytes());
@@ -88,6 +90,7 @@ int nicemu_open(const nicemu_config *config, nicemu_cores **out)
     isa_build(cores->isa, isa_extensions(config->extensions));
     if (simd->replace)
         simd->replace(cores->isa->fn);
+    vtype_table(cores->vtypes, config->vlen / 8);
     cores->n = config->harts;
     for (u32 i = 0; i < cores->n; i++) {
         struct hart *h = cores->harts[i] = hart_new(cores, i, config);
@@ -275,10 +278,9 @@ int nicemu_reset(nicemu_cores *cores, uint32_t hart, uint64_t pc)
     memset(h->f, 0, sizeof h->f);
     memset(h->v, 0, sizeof h->v);
     h->fflags = h->frm = 0;
-    h->vl = h->vstart = h->vlmax = 0;
-    h->vsew = h->vta = h->vma = h->vxrm = h->vxsat = 0;
-    h->vlmul = 0;
-    h->vill = 1;
+    h->vl = h->vstart = 0;
+    h->vxrm = h->vxsat = 0;
+    h->vt = h->vtypes[VTYPE_ILL];
     h->has_reservation = false;
     h->mode = MODE_M;
     h->mstatus = h->mtvec = h->mepc = h->mcause = h->mtval = 0;

@@ -12,6 +12,7 @@ struct nicemu_cores {
     u32 n;
     const struct simd *simd;
     struct isa *isa;
+    struct vtype vtypes[256];
     struct hart *harts[MAX_HARTS];
     void *owned[MAX_OWNED]; /* backing memory to free */
     u32 n_owned;

@@ -107,8 +107,8 @@ u64 csr_read(struct hart *h, u32 number, u64 retired)
     case CSR_vl:
         return h->vl;
     case CSR_vtype:
-        return h->vill ? 1ull << 63
-                       : (u64)h->vma << 7 | (u64)h->vta << 6 | (u64)h->vsew << 3 | (h->vlmul & 7);
+        return h->vt.ill ? 1ull << 63
+                       : (u64)h->vt.ma << 7 | (u64)h->vt.ta << 6 | (u64)h->vt.sew << 3 | (h->vt.lmul & 7);
     case CSR_vlenb:
         return h->vlenb;
     case CSR_cycle:
@@ -157,7 +157,6 @@ void hart_refresh(struct hart *h)
 {
     refresh_units(h);
     fp_env_select(h);
-    vec_refresh(h);
 }
 
 void hart_mark_dirty(struct hart *h, u32 needs)

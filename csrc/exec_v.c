@@ -11,63 +11,51 @@
 
 /* ---- configuration ------------------------------------------------------------------------ */
 
-#define ALIGN(lmul, sew, k)                                                                        \
-    ((sew) + (k) < 0 || (sew) + (k) > 3 || (lmul) + (k) < -3 || (lmul) + (k) > 3 ? ILLEGAL_OPERAND \
-     : (lmul) + (k) > 0 ? (1 << (((lmul) + (k)) & 7)) - 1                                          \
-                        : 0)
-#define ALIGN_ROW(lmul, sew)                                                                       \
-    {                                                                                              \
-        ALIGN(lmul, sew, -3), ALIGN(lmul, sew, -2), ALIGN(lmul, sew, -1), ALIGN(lmul, sew, 0),     \
-            ALIGN(lmul, sew, 1), ALIGN(lmul, sew, 2), ALIGN(lmul, sew, 3), ILLEGAL_OPERAND         \
-    }
-#define ALIGN_LMUL(lmul)                                                                           \
-    {                                                                                              \
-        ALIGN_ROW(lmul, 0), ALIGN_ROW(lmul, 1), ALIGN_ROW(lmul, 2), ALIGN_ROW(lmul, 3)             \
-    }
-static const u8 aligns[7][4][8] = {ALIGN_LMUL(-3), ALIGN_LMUL(-2), ALIGN_LMUL(-1), ALIGN_LMUL(0),
-                                   ALIGN_LMUL(1),  ALIGN_LMUL(2),  ALIGN_LMUL(3)};
-
-static inline void refresh_align(struct hart *h)
+/* See vec_align. */
+static u8 align_of(int lmul, int sew, int k)
 {
-    if (unlikely(h->vill))
-        memset(h->valign, ILLEGAL_OPERAND, sizeof h->valign);
-    else
-        memcpy(h->valign, aligns[h->vlmul + 3][h->vsew], sizeof h->valign);
+    if (sew + k < 0 || sew + k > 3 || lmul + k < -3 || lmul + k > 3)
+        return ILLEGAL_OPERAND;
+    return lmul + k > 0 ? (u8)((1 << (lmul + k)) - 1) : 0;
 }
 
-void vec_refresh(struct hart *h)
+static struct vtype vtype_of(u32 vtype, u32 vlenb)
 {
-    refresh_align(h);
-    h->zvfh = h->isa->extensions >> EXT_ZVFH & 1;
+    int lmul = (int)sign_extend(vtype, 3), sew = vtype >> 3 & 7;
+    struct vtype t = {.ill = lmul == -4 || sew > 3 || lmul < sew - 3, .key = KEY_ILL};
+    if (t.ill) { /* reserved, or SEW > LMUL * ELEN */
+        memset(t.align, ILLEGAL_OPERAND, sizeof t.align);
+        return t;
+    }
+    t.vlmax = (u64)vlenb << (lmul + 3) >> (sew + 3);
+    t.sew = (u8)sew;
+    t.lmul = (i8)lmul;
+    t.ta = vtype >> 6 & 1;
+    t.ma = vtype >> 7 & 1;
+    t.key = (u8)(1 + (vtype & 63));
+    for (int k = -3; k <= 3; k++)
+        t.align[3 + k] = align_of(lmul, sew, k);
+    return t;
+}
+
+void vtype_table(struct vtype table[256], u32 vlenb)
+{
+    for (u32 vtype = 0; vtype < 256; vtype++)
+        table[vtype] = vtype_of(vtype, vlenb);
 }
 
 /* rd = vl = min(avl, VLMAX) under a new vtype */
-static inline __attribute__((always_inline)) int configure(struct hart *h, const struct op *o,
-                                                           u64 avl, u64 vtype)
+static inline int configure(struct hart *h, const struct op *o, u64 avl, u64 vtype)
 {
-    int lmul = (int)sign_extend(vtype, 3), sew = (int)(vtype >> 3 & 7);
-    if (unlikely(vtype >> 8 || lmul == -4 || sew > 3 || lmul < sew - 3)) { /* SEW > LMUL * ELEN */
-        h->vill = 1;
-        h->vlmul = 0;
-        h->vsew = h->vta = h->vma = 0;
-        h->vlmax = 0;
-    } else {
-        h->vill = 0;
-        h->vlmul = (i8)lmul;
-        h->vsew = (u8)sew;
-        h->vta = vtype >> 6 & 1;
-        h->vma = vtype >> 7 & 1;
-        h->vlmax = (u64)h->vlenb << (lmul + 3) >> (sew + 3);
-    }
-    refresh_align(h);
-    h->vl = avl < h->vlmax ? avl : h->vlmax;
+    h->vt = h->vtypes[likely(vtype < 256) ? vtype : VTYPE_ILL];
+    h->vl = avl < h->vt.vlmax ? avl : h->vt.vlmax;
     h->vstart = 0;
     RD = h->vl;
     return NEXT_VALUE(h->vl);
 }
 
 /* The AVL of vsetvli and vsetvl: x0 asks for VLMAX, or with rd = x0 for the same vl. */
-static u64 avl_of(const struct hart *h, const struct op *o)
+static inline u64 avl_of(const struct hart *h, const struct op *o)
 {
     return o->rs1 ? RS1 : o->rd != 32 ? UINT64_MAX : h->vl;
 }
@@ -156,7 +144,7 @@ static inline bool overlap_ok(const struct hart *h, u32 vd, int kd, u32 vs, int 
 {
     u32 md = vec_align(h, kd), ms = vec_align(h, ks);
     if (kd > ks) { /* only as the upper end of vd, and not with LMUL < 1 */
-        bool upper = h->vlmul + ks >= 0 && (vs & md) == md - ms;
+        bool upper = h->vt.lmul + ks >= 0 && (vs & md) == md - ms;
         return (vs & ~md) != vd || upper;
     }
     if (kd < ks) /* only at the lower end of the source */
@@ -168,7 +156,7 @@ static inline bool mask_overlap_ok(const struct hart *h, u32 vd, u32 vs, int ks)
     return (vd & ~vec_align(h, ks)) != vs || vd == vs;
 }
 
-static inline bool legal(const struct hart *h, const struct op *o, struct shape s)
+static inline bool registers_legal(const struct hart *h, const struct op *o, struct shape s)
 {
     bool a = s.a != NONE, b = s.b == VECTOR;
     u32 d = s.mask ? 0 : o->rd;
@@ -192,16 +180,32 @@ static __attribute__((noinline)) bool works_on_f16(const struct hart *h, const s
 #include "vloops.def"
     };
 #undef LOOP
-    return sews[o->arg] >> h->vsew & 1;
+    return sews[o->arg] >> h->vt.sew & 1;
+}
+
+/* May the instruction have these operands under this vtype?  The answer is kept in the op. */
+static __attribute__((noinline)) bool prove(const struct hart *h, const struct op *o,
+                                            const struct shape *s)
+{
+    if (h->vt.ill || !registers_legal(h, o, *s) || !h->loops->fn[o->arg][h->vt.sew] ||
+        (s->fp && !h->zvfh && works_on_f16(h, o)) ||
+        (!s->mask && !o->vm && o->rd == 0)) /* would overwrite the mask */
+        return false;
+    ((struct op *)o)->proved = h->vt.key;
+    return true;
+}
+static inline bool legal(const struct hart *h, const struct op *o, const struct shape *s)
+{
+    return likely(o->proved == h->vt.key) || prove(h, o, s);
 }
 
 /* The scalar of an f register as SEW bits: not boxed is the canonical NaN. */
 static inline u64 unbox(const struct hart *h, u32 r, bool bf16)
 {
     u64 v = h->f[r];
-    if (h->vsew == 1)
+    if (h->vt.sew == 1)
         return v >= 0xffffffffffff0000 ? (u16)v : bf16 ? 0x7fc0 : 0x7e00;
-    if (h->vsew == 2)
+    if (h->vt.sew == 2)
         return v >= 0xffffffff00000000 ? (u32)v : 0x7fc00000;
     return v;
 }
@@ -226,7 +230,7 @@ static inline const void *operand_b(struct hart *h, const struct op *o, struct s
 {
     if (s.b == VECTOR || s.b == NOTHING)
         return VREG(o->rs1);
-    h->loops->splat[h->vsew](h->vtmp[1], scalar(h, o, s.b), h->vl);
+    h->loops->splat[h->vt.sew](h->vtmp[1], scalar(h, o, s.b), h->vl);
     return h->vtmp[1];
 }
 
@@ -242,12 +246,6 @@ static const void *quiet_copy(struct hart *h, void *copy, const void *from, int 
     return copy;
 }
 
-/* A masked result must not overwrite the mask. */
-static inline bool overwrites_mask(const struct op *o)
-{
-    return !o->vm && o->rd == 0;
-}
-
 /* Masked, or begun at vstart. */
 static __attribute__((noinline)) void compute_partial(struct hart *h, const struct op *o,
                                                       const struct shape *shape, vloop_fn loop,
@@ -258,12 +256,12 @@ static __attribute__((noinline)) void compute_partial(struct hart *h, const stru
     u64 n = h->vl, count = vec_active(h, o->vm, n, active);
     u8 *d = VREG(o->rd), *out = h->vtmp[2];
     const void *a = s.a == NONE ? d : VREG(o->rs2);
-    int width = h->vsew + s.d;
+    int width = h->vt.sew + s.d;
     if (count) {
         if (s.fp && s.a != NONE)
-            a = quiet_copy(h, h->vtmp[0], a, h->vsew + s.a, s.b == NOTHING, active);
+            a = quiet_copy(h, h->vtmp[0], a, h->vt.sew + s.a, s.b == NOTHING, active);
         if (s.fp && s.b != NOTHING)
-            b = quiet_copy(h, h->vtmp[1], b, h->vsew, false, active);
+            b = quiet_copy(h, h->vtmp[1], b, h->vt.sew, false, active);
         if (s.accumulates)
             quiet_copy(h, out, d, width, false, active);
         loop(h, out, a, b, n);
@@ -282,16 +280,15 @@ static inline __attribute__((always_inline)) int compute(struct hart *h, const s
                                                          const struct shape *shape)
 {
     const struct shape s = *shape;
-    vloop_fn loop = h->loops->fn[o->arg][h->vsew];
-    if (unlikely(!legal(h, o, s) || !loop || (s.fp && !h->zvfh && works_on_f16(h, o))))
+    if (unlikely(!legal(h, o, shape)))
         return trap_illegal(h, o);
+    vloop_fn loop = h->loops->fn[o->arg][h->vt.sew];
     const void *b = operand_b(h, o, s);
     if (unlikely(vec_partial(h, o))) {
-        if (!s.mask && overwrites_mask(o))
-            return trap_illegal(h, o);
         compute_partial(h, o, shape, loop, b);
         return NEXT;
     }
+    count_elements(h, h->vl);
     u8 *d = VREG(o->rd);
     if (s.mask) {
         loop(h, h->vtmp[2], VREG(o->rs2), b, h->vl);
@@ -299,7 +296,6 @@ static inline __attribute__((always_inline)) int compute(struct hart *h, const s
     } else {
         loop(h, d, s.a == NONE ? d : VREG(o->rs2), b, h->vl);
     }
-    count_elements(h, h->vl);
     return NEXT;
 }
 
@@ -352,7 +348,7 @@ SHAPE(vf_n_w, .a = 1, .b = NOTHING, .fp = true)
 /* vm??.mm: bits of whole registers, whatever LMUL */
 BODY(v_mm)
 {
-    if (unlikely(h->vill))
+    if (unlikely(h->vt.ill))
         return trap_illegal(h, o);
     u8 active[MAX_VLENB], *bits = h->vtmp[2];
     count_elements(h, vec_active(h, true, h->vl, active));
@@ -374,7 +370,7 @@ static u64 active_bits(const struct hart *h, const struct op *o, u8 set[MAX_VLEN
 BODY(vcpop_m)
 {
     u8 set[MAX_VLENB];
-    if (unlikely(h->vill || h->vstart))
+    if (unlikely(h->vt.ill || h->vstart))
         return trap_illegal(h, o);
     count_elements(h, active_bits(h, o, set));
     u64 n = 0;
@@ -387,7 +383,7 @@ BODY(vcpop_m)
 BODY(vfirst_m)
 {
     u8 set[MAX_VLENB];
-    if (unlikely(h->vill || h->vstart))
+    if (unlikely(h->vt.ill || h->vstart))
         return trap_illegal(h, o);
     count_elements(h, active_bits(h, o, set));
     u64 i = 0, bytes = (h->vl + 7) / 8;
@@ -402,25 +398,25 @@ BODY(vfirst_m)
 /* Is there an FP format of SEW?  For instructions that only move; o->arg is L_vfmv. */
 static inline bool fp_sew(const struct hart *h, const struct op *o)
 {
-    return !h->vill && h->loops->fn[o->arg][h->vsew] && (h->zvfh || !works_on_f16(h, o));
+    return !h->vt.ill && h->loops->fn[o->arg][h->vt.sew] && (h->zvfh || !works_on_f16(h, o));
 }
 
 /* v?merge: vd[i] = v0.mask[i] ? b[i] : vs2[i]; every body element is written */
 static inline __attribute__((always_inline)) int merge(struct hart *h, const struct op *o,
-                                                       struct shape s)
+                                                       const struct shape *shape)
 {
-    if (unlikely(!legal(h, o, s) || overwrites_mask(o) || (s.fp && !fp_sew(h, o))))
+    if (unlikely(!legal(h, o, shape)))
         return trap_illegal(h, o);
-    const void *b = operand_b(h, o, s);
+    const void *b = operand_b(h, o, *shape);
     u8 *d = VREG(o->rd), active[MAX_VLENB];
     const u8 *a = VREG(o->rs2);
     if (likely(!h->vstart)) {
-        h->loops->merge[h->vsew](d, a, b, h->v, h->vl);
+        h->loops->merge[h->vt.sew](d, a, b, h->v, h->vl);
         count_elements(h, h->vl);
     } else {
         count_elements(h, vec_active(h, true, h->vl, active));
-        h->loops->merge[h->vsew](h->vtmp[2], a, b, h->v, h->vl);
-        h->loops->merge[h->vsew](d, d, h->vtmp[2], active, h->vl);
+        h->loops->merge[h->vt.sew](h->vtmp[2], a, b, h->v, h->vl);
+        h->loops->merge[h->vt.sew](d, d, h->vtmp[2], active, h->vl);
         h->vstart = 0;
     }
     return NEXT;
@@ -428,7 +424,8 @@ static inline __attribute__((always_inline)) int merge(struct hart *h, const str
 #define MERGE(name, ...)                                                                           \
     BODY(name)                                                                                     \
     {                                                                                              \
-        return merge(h, o, (struct shape){__VA_ARGS__});                                           \
+        static const struct shape shape = {__VA_ARGS__};                                           \
+        return merge(h, o, &shape);                                                                \
     }
 MERGE(vmerge_vvm, .b = VECTOR)
 MERGE(vmerge_vxm, .b = X)
@@ -439,10 +436,10 @@ MERGE(vfmerge_vfm, .b = F, .fp = true)
 BODY(vmv_x_s)
 {
     u64 v;
-    if (unlikely(h->vill))
+    if (unlikely(h->vt.ill))
         return trap_illegal(h, o);
     memcpy(&v, VREG(o->rs2), sizeof v);
-    RD = (u64)sign_extend(v, 8u << h->vsew);
+    RD = (u64)sign_extend(v, 8u << h->vt.sew);
     count_elements(h, 1);
     h->vstart = 0;
     return NEXT;
@@ -451,14 +448,14 @@ BODY(vmv_x_s)
 static void set_element_0(struct hart *h, const struct op *o, u64 v)
 {
     if (h->vstart < h->vl) {
-        memcpy(VREG(o->rd), &v, 1u << h->vsew); /* little-endian hosts only, as everywhere */
+        memcpy(VREG(o->rd), &v, 1u << h->vt.sew); /* little-endian hosts only, as everywhere */
         count_elements(h, 1);
     }
     h->vstart = 0;
 }
 BODY(vmv_s_x)
 {
-    if (unlikely(h->vill))
+    if (unlikely(h->vt.ill))
         return trap_illegal(h, o);
     set_element_0(h, o, RS1);
     return NEXT;
@@ -470,7 +467,7 @@ BODY(vfmv_f_s)
     if (unlikely(!fp_sew(h, o)))
         return trap_illegal(h, o);
     memcpy(&v, VREG(o->rs2), sizeof v);
-    h->f[o->rd] = h->vsew == 3 ? v : v | UINT64_MAX << (8u << h->vsew); /* NaN-boxed */
+    h->f[o->rd] = h->vt.sew == 3 ? v : v | UINT64_MAX << (8u << h->vt.sew); /* NaN-boxed */
     count_elements(h, 1);
     h->vstart = 0;
     return NEXT;
@@ -487,12 +484,12 @@ BODY(vfmv_s_f)
 BODY(vmvr)
 {
     u32 n = o->arg;
-    if (unlikely(h->vill || (o->rd | o->rs2) & (n - 1)))
+    if (unlikely(h->vt.ill || (o->rd | o->rs2) & (n - 1)))
         return trap_illegal(h, o);
-    u64 total = (u64)n * h->vlenb, from = h->vstart << h->vsew;
+    u64 total = (u64)n * h->vlenb, from = h->vstart << h->vt.sew;
     if (from < total) {
         memmove(VREG(o->rd) + from, VREG(o->rs2) + from, total - from);
-        count_elements(h, (total - from) >> h->vsew);
+        count_elements(h, (total - from) >> h->vt.sew);
     }
     h->vstart = 0;
     return NEXT;

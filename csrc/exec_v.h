@@ -13,7 +13,7 @@ enum { ILLEGAL_OPERAND = 0x80 };
  * ILLEGAL_OPERAND when vtype allows no such operand. */
 static inline u32 vec_align(const struct hart *h, int k)
 {
-    return h->valign[3 + k];
+    return h->vt.align[3 + k];
 }
 static inline bool vec_misaligned(const struct hart *h, u32 r, int k)
 {

@@ -20,9 +20,9 @@ static inline bool is_active(const struct hart *h, struct access m, u64 i)
 static inline int loaded(struct hart *h, const struct op *o, struct access m, const u8 *p)
 {
     u64 bytes = m.n << m.eew;
-    h->loops->copy(VREG(o->rd), p, bytes);
-    count_elements(h, m.n);
+    count_elements(h, m.n); /* before the copy, after which little need be kept */
     h->vector_load_bytes += bytes;
+    h->loops->copy(VREG(o->rd), p, bytes);
     return NEXT;
 }
 
@@ -66,9 +66,9 @@ static inline int load(struct hart *h, const struct op *o, struct access m)
 static inline void stored(struct hart *h, const struct op *o, struct access m, u8 *p)
 {
     u64 bytes = m.n << m.eew;
-    h->loops->copy(p, VREG(o->rd), bytes);
     count_elements(h, m.n);
     h->vector_store_bytes += bytes;
+    h->loops->copy(p, VREG(o->rd), bytes);
 }
 
 static __attribute__((noinline)) int store_slowly(struct hart *h, const struct op *o,
@@ -120,13 +120,13 @@ static inline int store(struct hart *h, const struct op *o, struct access m)
 /* Unit stride: arg = log2 of an element's bytes */
 BODY(vle)
 {
-    if (unlikely(vec_misaligned(h, o->rd, o->arg - h->vsew) || (!o->vm && o->rd == 0)))
+    if (unlikely(vec_misaligned(h, o->rd, o->arg - h->vt.sew) || (!o->vm && o->rd == 0)))
         return trap_illegal(h, o);
     return load(h, o, (struct access){RS1, h->vl, o->arg, o->vm});
 }
 BODY(vse)
 {
-    if (unlikely(vec_misaligned(h, o->rd, o->arg - h->vsew)))
+    if (unlikely(vec_misaligned(h, o->rd, o->arg - h->vt.sew)))
         return trap_illegal(h, o);
     return store(h, o, (struct access){RS1, h->vl, o->arg, o->vm});
 }
@@ -134,13 +134,13 @@ BODY(vse)
 /* Mask registers: as many bytes as vl bits need, whatever SEW and LMUL */
 BODY(vlm_v)
 {
-    if (unlikely(h->vill))
+    if (unlikely(h->vt.ill))
         return trap_illegal(h, o);
     return load(h, o, (struct access){RS1, (h->vl + 7) / 8, 0, true});
 }
 BODY(vsm_v)
 {
-    if (unlikely(h->vill))
+    if (unlikely(h->vt.ill))
         return trap_illegal(h, o);
     return store(h, o, (struct access){RS1, (h->vl + 7) / 8, 0, true});
 }

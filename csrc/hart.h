@@ -82,6 +82,7 @@ struct op {
     u16 id; /* enum insn */
     u16 arg; /* last column of the row */
     u16 pcoff; /* distance from the block's pc */
+    u8 proved; /* vector: vtype.key under which the operands were found legal, or 0 */
 };
 
 /* What must be switched on for an instruction to be legal. */
@@ -122,6 +123,17 @@ struct trap {
 /* ---- the hart ---------------------------------------------------------------------------- */
 enum { BUCKETS = 1024, MAX_VLENB = 128 };
 
+/* What a value of vtype means, worked out once for each (exec_v.c). */
+struct vtype {
+    u64 vlmax;
+    u8 align[8]; /* see vec_align */
+    u8 sew; /* log2 of SEW in bytes, 0..3 */
+    i8 lmul; /* log2 of LMUL, -3..3 */
+    u8 ill, ta, ma;
+    u8 key; /* of SEW and LMUL, for op.proved; never 0 */
+};
+enum { VTYPE_ILL = 4, KEY_ILL = 255 }; /* LMUL code 4 is reserved */
+
 struct vec_loops; /* vloops.h: the host loops of vector instructions */
 struct isa; /* decode.h */
 struct simd; /* simd.h */
@@ -138,15 +150,13 @@ struct hart {
     bool running; /* the host's FP environment is this hart's */
     u32 host_saved; /* the caller's FP environment */
 
-    /* vector configuration, decoded from vtype by vset */
-    u8 vsew; /* log2 of SEW in bytes, 0..3 */
-    i8 vlmul; /* log2 of LMUL, -3..3 */
-    u8 vill;
-    u8 vta, vma, vxrm, vxsat;
-    u8 valign[8]; /* from vtype by vec_refresh: see vec_align */
+    /* vector configuration */
+    struct vtype vt;
+    const struct vtype *vtypes; /* all there are, by the low byte of vtype */
+    u8 vxrm, vxsat;
     bool zvfh;
     u32 vlenb;
-    u64 vl, vstart, vlmax;
+    u64 vl, vstart;
     const struct vec_loops *loops; /* for this host and the current frm */
 
     /* budget and counters */
@@ -303,6 +313,6 @@ void hart_mark_dirty(struct hart *h, u32 needs); /* mstatus.FS, VS after their s
 u64 hart_misa(const struct hart *h);
 
 /* exec_v.c */
-void vec_refresh(struct hart *h); /* recompute what depends on vtype */
+void vtype_table(struct vtype table[256], u32 vlenb);
 
 #endif

@@ -354,8 +354,8 @@ void hart_call(struct hart *h, u64 pc, u64 sp, const u64 args[4], u64 budget, ni
     h->mstatus = MSTATUS_FS | MSTATUS_VS;
     h->mcounteren = 0; /* handlers see no clock */
     h->fflags = h->frm = h->vxrm = h->vxsat = 0;
-    h->vl = h->vstart = h->vlmax = 0;
-    h->vill = 1;
+    h->vl = h->vstart = 0;
+    h->vt = h->vtypes[VTYPE_ILL];
     h->has_reservation = false;
     hart_refresh(h);
     h->pc = pc;
