@@ -13,17 +13,59 @@
 #else
 #pragma GCC target("avx2,fma,f16c,bmi,bmi2")
 #endif
+#define VLOOPS_AVX2
 #include "vloops_fp.h"
 
 #include <immintrin.h>
 
 #define ALWAYS_INLINE static inline __attribute__((always_inline))
 
+/* ---- instructions
+ * -------------------------------------------------------------------------------- */
+
+/* Flags and rounding are side effects that C compilers know nothing of: they replace one comparison
+ * by another, or compute what nobody asked for.  So what rounds or raises is written as such, in
+ * asm. */
+#define ONE(name, R, T, insn)                                                                      \
+    ALWAYS_INLINE R name(T a)                                                                      \
+    {                                                                                              \
+        R r;                                                                                       \
+        __asm__ volatile(insn " %1, %0" : "=x"(r) : "x"(a));                                       \
+        return r;                                                                                  \
+    }
+#define TWO(name, T, insn)                                                                         \
+    ALWAYS_INLINE T name(T a, T b)                                                                 \
+    {                                                                                              \
+        T r;                                                                                       \
+        __asm__ volatile(insn " %2, %1, %0" : "=x"(r) : "x"(a), "x"(b));                           \
+        return r;                                                                                  \
+    }
+TWO(add_f32, __m256, "vaddps")
+TWO(sub_f32, __m256, "vsubps")
+TWO(mul_f32, __m256, "vmulps")
+TWO(div_f32, __m256, "vdivps")
+TWO(add_f64, __m256d, "vaddpd")
+TWO(unordered, __m256, "vcmpunordps") /* quiet: raises NV for a signalling NaN only */
+ONE(sqrt_f32, __m256, __m256, "vsqrtps")
+ONE(widen_f16, __m256, __m128i, "vcvtph2ps")
+ONE(widen_f32, __m256d, __m128, "vcvtps2pd")
+ONE(narrow_f16, __m128i, __m256, "vcvtps2ph $4,") /* 4: in the current rounding mode */
+ONE(narrow_f64, __m128, __m256d, "vcvtpd2ps")
+ONE(from_i32, __m256, __m256i, "vcvtdq2ps")
+ONE(to_i32, __m256i, __m256, "vcvtps2dq")
+ONE(to_i32_rtz, __m256i, __m256, "vcvttps2dq")
+/* a * b + c */
+ALWAYS_INLINE __m256 fused_f32(__m256 a, __m256 b, __m256 c)
+{
+    __asm__ volatile("vfmadd213ps %2, %1, %0" : "+x"(a) : "x"(b), "x"(c));
+    return a;
+}
+
 /* ---- eight lanes in and out of memory ----------------------------------------------------- */
 
 ALWAYS_INLINE __m256 load_f16(const u8 *p)
 {
-    return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)p)); /* a signalling NaN raises NV */
+    return widen_f16(_mm_loadu_si128((const __m128i *)p)); /* a signalling NaN raises NV */
 }
 ALWAYS_INLINE __m256 load_bf16(const u8 *p)
 {
@@ -36,7 +78,7 @@ ALWAYS_INLINE __m256 load_f32(const u8 *p)
 }
 ALWAYS_INLINE void store_f16(u8 *p, __m256 v)
 {
-    _mm_storeu_si128((__m128i *)p, _mm256_cvtps_ph(v, _MM_FROUND_CUR_DIRECTION));
+    _mm_storeu_si128((__m128i *)p, narrow_f16(v));
 }
 ALWAYS_INLINE void store_f32(u8 *p, __m256 v)
 {
@@ -124,8 +166,8 @@ ALWAYS_INLINE void store(u8 *p, __m256 v, u32 size)
 ALWAYS_INLINE void store_two(u8 *p, __m256 x, __m256 y, u32 size)
 {
     if (size == SIZE_f16) {
-        __m128i low = _mm256_cvtps_ph(x, _MM_FROUND_CUR_DIRECTION);
-        __m128i high = _mm256_cvtps_ph(y, _MM_FROUND_CUR_DIRECTION);
+        __m128i low = narrow_f16(x);
+        __m128i high = narrow_f16(y);
         _mm256_storeu_si256((__m256i *)p, _mm256_set_m128i(high, low));
     } else {
         store_f32(p, x);
@@ -144,12 +186,12 @@ ALWAYS_INLINE void fp_by_eights(struct hart *h, struct lanes l, u64 n, fp_step_f
     for (; n >= 16; n -= 16, l = advance(l, 16)) {
         struct lanes m = advance(l, 8);
         __m256 x = step(h, l.d, l.a, l.b), y = step(h, m.d, m.a, m.b);
-        nan = _mm256_or_ps(nan, _mm256_cmp_ps(x, y, _CMP_UNORD_Q));
+        nan = _mm256_or_ps(nan, unordered(x, y));
         store_two(l.d, x, y, l.sd);
     }
     if (n >= 8) {
         __m256 x = step(h, l.d, l.a, l.b);
-        nan = _mm256_or_ps(nan, _mm256_cmp_ps(x, x, _CMP_UNORD_Q));
+        nan = _mm256_or_ps(nan, unordered(x, x));
         store(l.d, x, l.sd);
         n -= 8;
         l = advance(l, 8);
@@ -158,7 +200,7 @@ ALWAYS_INLINE void fp_by_eights(struct hart *h, struct lanes l, u64 n, fp_step_f
         struct tail t;
         struct lanes last = tail_of(l, n, &t);
         __m256 x = step(h, last.d, last.a, last.b);
-        nan = _mm256_or_ps(nan, _mm256_cmp_ps(x, x, _CMP_UNORD_Q));
+        nan = _mm256_or_ps(nan, unordered(x, x));
         store(t.d, x, l.sd);
         memcpy(l.d, t.d, n * l.sd);
     }
@@ -202,15 +244,15 @@ ALWAYS_INLINE __m128 to_odd(__m256d v)
     __m256i bits = _mm256_castpd_si256(v);
     __m256i carry = _mm256_add_epi64(_mm256_and_si256(bits, cut), cut);
     bits = _mm256_andnot_si256(cut, _mm256_or_si256(bits, carry));
-    return _mm256_cvtpd_ps(_mm256_castsi256_pd(bits));
+    return narrow_f64(_mm256_castsi256_pd(bits));
 }
 ALWAYS_INLINE __m256d low_half(__m256 v)
 {
-    return _mm256_cvtps_pd(_mm256_castps256_ps128(v));
+    return widen_f32(_mm256_castps256_ps128(v));
 }
 ALWAYS_INLINE __m256d high_half(__m256 v)
 {
-    return _mm256_cvtps_pd(_mm256_extractf128_ps(v, 1));
+    return widen_f32(_mm256_extractf128_ps(v, 1));
 }
 
 /* x * y + z of f16 numbers, such that rounding it to f16 is the only rounding: the product is exact
@@ -218,15 +260,15 @@ ALWAYS_INLINE __m256d high_half(__m256 v)
  * decides between two neighbours of the larger, which has 11 bits or overflows; then to odd. */
 ALWAYS_INLINE __m256 fma_f16(__m256 x, __m256 y, __m256 z)
 {
-    __m256 product = _mm256_mul_ps(x, y);
-    __m128 low = to_odd(_mm256_add_pd(low_half(product), low_half(z)));
-    __m128 high = to_odd(_mm256_add_pd(high_half(product), high_half(z)));
+    __m256 product = mul_f32(x, y);
+    __m128 low = to_odd(add_f64(low_half(product), low_half(z)));
+    __m128 high = to_odd(add_f64(high_half(product), high_half(z)));
     return _mm256_set_m128(high, low);
 }
 ALWAYS_INLINE __m256 fma_f32(struct hart *h, __m256 x, __m256 y, __m256 z)
 {
-    __m256 r = _mm256_fmadd_ps(x, y, z);
-    if (unlikely(_mm256_movemask_ps(_mm256_cmp_ps(r, r, _CMP_UNORD_Q))))
+    __m256 r = fused_f32(x, y, z);
+    if (unlikely(_mm256_movemask_ps(unordered(r, r))))
         undefined_product(h, x, y);
     return r;
 }
@@ -248,11 +290,11 @@ enum { HALF_f16 = true, HALF_f32 = false };
         struct lanes l = LANES_OF(SIZE_##D, SIZE_##A, reads_b ? SIZE_##B : 0, reads_d);            \
         fp_by_eights(h, l, n, name##_##sew##_eight);                                               \
     }
-#define ADD(x, y) _mm256_add_ps(x, y)
-#define SUB(x, y) _mm256_sub_ps(x, y)
-#define MUL(x, y) _mm256_mul_ps(x, y)
-#define DIV(x, y) _mm256_div_ps(x, y)
-#define SQRT(x) _mm256_sqrt_ps(x)
+#define ADD(x, y) add_f32(x, y)
+#define SUB(x, y) sub_f32(x, y)
+#define MUL(x, y) mul_f32(x, y)
+#define DIV(x, y) div_f32(x, y)
+#define SQRT(x) sqrt_f32(x)
 #define FMA(x, y, z) (HALF ? fma_f16(x, y, z) : fma_f32(h, x, y, z))
 #define NEG(x) negated(x)
 
@@ -339,15 +381,15 @@ ALWAYS_INLINE __m256 from_ints(const u8 *p, u32 bits, bool is_signed)
     __m128i v =
         bits == 8 ? _mm_loadl_epi64((const __m128i *)p) : _mm_loadu_si128((const __m128i *)p);
     if (bits == 8)
-        return _mm256_cvtepi32_ps(is_signed ? _mm256_cvtepi8_epi32(v) : _mm256_cvtepu8_epi32(v));
+        return from_i32(is_signed ? _mm256_cvtepi8_epi32(v) : _mm256_cvtepu8_epi32(v));
     if (bits == 16)
-        return _mm256_cvtepi32_ps(is_signed ? _mm256_cvtepi16_epi32(v) : _mm256_cvtepu16_epi32(v));
+        return from_i32(is_signed ? _mm256_cvtepi16_epi32(v) : _mm256_cvtepu16_epi32(v));
     __m256i w = _mm256_loadu_si256((const __m256i *)p);
     if (is_signed)
-        return _mm256_cvtepi32_ps(w);
-    __m256 high = _mm256_cvtepi32_ps(_mm256_srli_epi32(w, 16));
-    __m256 low = _mm256_cvtepi32_ps(_mm256_and_si256(w, _mm256_set1_epi32(0xffff)));
-    return _mm256_add_ps(_mm256_mul_ps(high, _mm256_set1_ps(65536)), low);
+        return from_i32(w);
+    __m256 high = from_i32(_mm256_srli_epi32(w, 16));
+    __m256 low = from_i32(_mm256_and_si256(w, _mm256_set1_epi32(0xffff)));
+    return add_f32(mul_f32(high, _mm256_set1_ps(65536)), low);
 }
 
 #define INT_TO_FP(name, sew, D, abits, is_signed)                                                  \
@@ -413,7 +455,7 @@ ALWAYS_INLINE void store_ints(u8 *p, __m256i v, u32 bits)
             vec_loops_portable.fn[L_##name][sew / 16](h, dp, ap, bp, 8);                           \
             return;                                                                                \
         }                                                                                          \
-        store_ints(dp, (mode) == RTZ ? _mm256_cvttps_epi32(a) : _mm256_cvtps_epi32(a), dbits);     \
+        store_ints(dp, (mode) == RTZ ? to_i32_rtz(a) : to_i32(a), dbits);                          \
     }                                                                                              \
     static void name##_##sew(LOOP_PARAMETERS)                                                      \
     {                                                                                              \
