@@ -47,7 +47,6 @@ TWO(div_f32, __m256, "vdivps")
 TWO(add_f64, __m256d, "vaddpd")
 TWO(unordered, __m256, "vcmpunordps") /* quiet: raises NV for a signalling NaN only */
 ONE(sqrt_f32, __m256, __m256, "vsqrtps")
-ONE(widen_f16, __m256, __m128i, "vcvtph2ps")
 ONE(widen_f32, __m256d, __m128, "vcvtps2pd")
 ONE(narrow_f16, __m128i, __m256, "vcvtps2ph $4,") /* 4: in the current rounding mode */
 ONE(narrow_f64, __m128, __m256d, "vcvtpd2ps")
@@ -65,7 +64,9 @@ ALWAYS_INLINE __m256 fused_f32(__m256 a, __m256 b, __m256 c)
 
 ALWAYS_INLINE __m256 load_f16(const u8 *p)
 {
-    return widen_f16(_mm_loadu_si128((const __m128i *)p)); /* a signalling NaN raises NV */
+    __m256 r; /* a signalling NaN raises NV */
+    __asm__ volatile("vcvtph2ps %1, %0" : "=x"(r) : "m"(*(const u8(*)[16])p));
+    return r;
 }
 ALWAYS_INLINE __m256 load_bf16(const u8 *p)
 {
