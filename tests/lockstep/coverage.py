@@ -50,7 +50,8 @@ class Coverage:
         t = table()
         n = len(t.rows)
         rows = np.full(placed.shape, -1, np.int16)
-        rows[placed != 0] = t.find(placed[placed != 0], handle)
+        words, which = np.unique(placed[placed != 0], return_inverse=True)
+        rows[placed != 0] = t.find(words, handle)[which]
         traced = batch.end[:, 5].astype(np.int64)
         made = (np.arange(TRACE) < traced[:, None]) & compared[:, None]
         trace = batch.trace[made]

@@ -17,12 +17,12 @@ from itertools import pairwise
 import numpy as np
 
 from nicemu._core import csrs
-from tests.encode import encode, limits
+from tests.encode import encode
 from tests.lockstep import layout
 from tests.lockstep.layout import CODE, DATA, HANDLER, LOG, OUTSIDE, Batch
 from tests.lockstep.operands import fp_pool, index_pool, lane_pool, x_pool
 from tests.lockstep.shapes import MSTATUS_UNITS, VECTORS, Shapes, legal_vtypes
-from tests.lockstep.words import get, put, simple, table
+from tests.lockstep.words import get, operands, put, simple, table
 
 __all__ = ["EXCLUDED_CSRS", "Generator", "nearly"]
 
@@ -299,7 +299,7 @@ class Generator:
     ) -> None:
         """Legal-biased operands, where noise would mostly be illegal or dull."""
         n = len(where)
-        allowed = limits(form)
+        allowed = operands(form)
         if "rm" in allowed:
             put(words, where, form, "rm", rng.choice(8, n, p=RM))
         if "vtype" in allowed:
@@ -416,7 +416,7 @@ class Generator:
     ) -> None:
         """Addresses all over the data region, at its ends and at page ends."""
         n = len(where)
-        names = limits(form)
+        names = operands(form)
         base = get(words[where], form, "rs1") if "rs1" in names else np.full(n, 2)
         chosen = (base != 0) & (rng.random(n) < 0.95)
         end = (DATA.base + DATA.size) >> 12
@@ -502,23 +502,21 @@ class Generator:
             p.words[mret, SECOND] = simple("addi", rd=7, rs1=7, imm=offset[mret])
             p.words[mret, THIRD] = simple("csrrw", rd=0, rs1=7, csr=csrs()["mepc"])
 
-    def _exits(self, rng: np.random.Generator, n: int) -> list[list[int]]:
-        """How programs end: what follows them, the same way out over and over.
+    def _exits(self, rng: np.random.Generator, n: int) -> np.ndarray:
+        """(n, 16) uint32: what follows each program, the same way out over and over.
 
         A jump to where nothing is, to an instruction cut by the end of its region, or to the last
         bytes of the data, which are executed as what they are.
         """
-        out = []
-        kinds = rng.choice(3, n, p=(0.82, 0.08, 0.1)).tolist()
-        places = (2 * rng.integers(1, DATA_CODE // 2, n)).tolist()
-        for kind, place in zip(kinds, places, strict=True):
-            end = DATA.base + DATA.size if kind == 2 else OUTSIDE
-            leave = encode("jalr", rd=0, rs1=31, imm=(0, -2, -place)[kind])
-            out.append([encode("lui", rd=31, hi20=end >> 12), leave] * 8)
-        return out
+        kind = rng.choice(3, n, p=(0.82, 0.08, 0.1))
+        place = -2 * rng.integers(1, DATA_CODE // 2, n)
+        end = np.where(kind == 2, DATA.base + DATA.size, OUTSIDE)
+        leave = simple("jalr", rd=0, rs1=31, imm=np.choose(kind, [0, -2, place]))
+        pair = np.stack([simple("lui", rd=31, hi20=end >> 12), leave], axis=1)
+        return np.tile(pair, 8)
 
     def _place(
-        self, batch: Batch, p: Positions, loops: np.ndarray, exits: list[list[int]]
+        self, batch: Batch, p: Positions, loops: np.ndarray, exits: np.ndarray
     ) -> np.ndarray:
         n = batch.slots
         sizes = p.sizes.reshape(n, -1).astype(np.int64)
@@ -536,13 +534,13 @@ class Generator:
         trap = np.array(layout.handler(), "<u4").view("<u2")
         code[:, (HANDLER - CODE.base) // 2 :][:, : len(trap)] = trap
         code[:, -1] = CUT
-        for i, end in enumerate(ends.tolist()):
-            tail = exits[i]
-            if loops[i]:
-                back = encode("bne", rs1=31, rs2=0, target=-end - 4)
-                tail = [encode("addi", rd=31, rs1=31, imm=-1), back, *tail]
-            halves = np.array(tail, "<u4").view("<u2")
-            code[i, end // 2 : end // 2 + len(halves)] = halves
+        count = np.uint32(encode("addi", rd=31, rs1=31, imm=-1))
+        back = simple("bne", rs1=31, rs2=0, target=-ends - 4)
+        repeat = np.stack([np.broadcast_to(count, n), back], axis=1)
+        tails = np.concatenate([repeat, exits], axis=1).astype("<u4").view("<u2")
+        for i, end in enumerate((ends // 2).tolist()):
+            tail = tails[i] if loops[i] else tails[i, 4:]
+            code[i, end : end + len(tail)] = tail
         first = batch.memory.reshape(n, -1)[:, : CODE.size]
         first[:] = code.view(np.uint8)
         return placed

@@ -9,9 +9,9 @@ import numpy as np
 
 from nicemu._core import instructions
 from nicemu._nicemu import lib
-from tests.encode import fields
+from tests.encode import fields, limits
 
-__all__ = ["Table", "get", "put", "simple", "table"]
+__all__ = ["Table", "get", "operands", "put", "simple", "table"]
 
 
 class Table:
@@ -84,6 +84,12 @@ def get(words: np.ndarray, form: str, operand: str) -> np.ndarray:
     f = next(f for f in fields(form) if f.operand == operand)
     value = words >> np.uint32(f.position) & np.uint32((1 << f.hi - f.lo + 1) - 1)
     return (value + 8 if f.prime else value).astype(np.int64)
+
+
+@cache
+def operands(form: str) -> dict[str, range]:
+    """``limits`` of a format, looked up once: the values that each operand can have."""
+    return limits(form)
 
 
 @cache
