@@ -291,7 +291,7 @@ static struct block *successor(struct hart *h, struct block *b, int which)
 }
 
 /* Most instructions + elements between two visits of the run loop. */
-enum { TURN = 1024 };
+enum { TURN = 8192 };
 
 static void run_blocks(struct hart *h, nicemu_stop *out)
 {
