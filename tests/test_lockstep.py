@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from nicemu._core import extension_names, instructions
-from tests.lockstep.compare import Pair
 from tests.lockstep.oracle import missing
 from tests.lockstep.session import SLOTS, Session
 from tests.lockstep.shrink import from_dict, listing, shrink, to_dict
@@ -75,7 +74,7 @@ def test_a_wrong_core_is_found() -> None:
             word = found.difference.word
             assert word is not None and any(word & r.mask == r.match for r in zbs)
         first = session.tally.found[0]
-        pair = Pair(session.single, session.subject)
+        pair = session.pair
         small = shrink(first.program, pair, None, whole=False)
         assert listing(small, pair).count("illegal") == 1
         assert len(listing(small, pair).splitlines()) <= 4

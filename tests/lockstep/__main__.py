@@ -136,9 +136,8 @@ def show(session: Session) -> list[str]:
             continue
         where = f"vlen {f.vlen} {f.simd} seed {session.seed} batch {f.batch} slot {f.slot}"
         what = str(f.difference) if f.difference else "\n  ".join(["only as a whole", *f.parts])
-        pair = Pair(session.single, session.subject)
-        f.program = shrink(f.program, pair, row, f.difference is None)
-        out.append(f"DIFFERENCE {where}\n{what}\n  cut down to\n{listing(f.program, pair)}")
+        f.program = shrink(f.program, session.pair, row, f.difference is None)
+        out.append(f"DIFFERENCE {where}\n{what}\n  cut down to\n{listing(f.program, session.pair)}")
     return out + [f"{n} differences at {row}" for row, n in seen.items() if n > SHOWN]
 
 
@@ -162,7 +161,7 @@ def replay(path: Path) -> int:
     status = 0
     for entry in json.loads(path.read_text())["differences"]:
         program = from_dict(entry["program"])
-        oracle = Oracle(program.vlen, 1)
+        oracle = Oracle(program.vlen, Pair.WIDTH)
         pair = Pair(oracle, Subject(program.vlen, entry["simd"]))
         pair.load(program, 0)
         d = pair.first_difference()

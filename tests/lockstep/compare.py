@@ -12,7 +12,7 @@ Where they choose differently, there is an entry in FREEDOMS, in ``generate.EXCL
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -233,88 +233,92 @@ FREEDOMS: dict[str, Callable[[Difference], bool]] = {
 
 
 class Pair:
-    """Both machines, for programs that are run one at a time."""
+    """Both machines, for programs that are looked at one at a time.
+
+    The oracle's slots all hold the same program, to be stopped after different numbers of steps.
+    """
+
+    WIDTH = 16
 
     def __init__(self, oracle: Oracle, subject: Subject) -> None:
+        """Args:
+        oracle: with WIDTH slots.
+        subject: of the same VLEN.
+        """
         self.oracle = oracle
         self.subject = subject
-        self.ours = Results(1, oracle.vlen)
+        self.ours = Results(self.WIDTH, oracle.vlen)
 
     def load(self, programs: Batch, slot: int) -> None:
-        """Put a program into slot 0 of the oracle."""
+        """Take a program."""
         for name in ("memory", "x", "f", "v", "start"):
-            getattr(self.oracle.batch, name)[0] = getattr(programs, name)[slot]
+            getattr(self.oracle.batch, name)[:] = getattr(programs, name)[slot]
 
-    def spike(self, steps: int) -> None:
-        """Run the loaded program for at most so many steps in Spike."""
-        self.oracle.batch.start[0, 5] = steps
-        self.oracle.begin(1)
+    def spike(self, steps: Sequence[int]) -> None:
+        """Run the program in Spike, in slot i for at most steps[i]."""
+        self.oracle.batch.start[: len(steps), 5] = steps
+        self.oracle.begin(len(steps))
         self.oracle.finish()
 
-    def mine(self, steps: int) -> None:
-        """The same here, instruction by instruction."""
+    def differ(self, steps: Sequence[int]) -> list[bool]:
+        """Are the states after so many steps different?  Rising numbers, WIDTH at most."""
+        self.spike(steps)
         subject = self.subject
         subject.load(self.oracle.batch, 0)
-        retired, ended = 0, 0
-        for _ in range(steps):
-            more = subject.step()
-            retired += subject.retired
-            if not more:
-                ended = END_TRAP
-                break
-        subject.store(self.ours, 0, ended, retired, steps)
-
-    def equal(self, steps: int) -> bool:
-        """Are the two states after so many steps the same?"""
-        self.spike(steps)
-        self.mine(steps)
-        return not bool(differing(self.oracle.batch, self.ours)[0])
+        made = retired = ended = 0
+        for slot, until in enumerate(steps):
+            while made < until and not ended:
+                ended = 0 if subject.step() else END_TRAP
+                retired += subject.retired
+                made += 1
+            subject.store(self.ours, slot, ended, retired, made)
+        return list(map(bool, differing(self.oracle.batch, self.ours)[: len(steps)]))
 
     def differs_whole(self) -> bool:
-        """Does the loaded program end differently when it is run at once?"""
-        self.spike(STEPS)
+        """Does the program end differently when it is run at once?"""
+        self.spike([STEPS])
         for chunk in (None, 7):
             self.subject.run(self.oracle.batch, self.ours, 0, chunk, MOST)
             if differing(self.oracle.batch, self.ours)[0]:
                 return True
         return False
 
+    def _bracket(self, guess: int | None) -> tuple[int, int] | None:
+        """Numbers of steps after which the states are the same and are not, one apart."""
+        if guess is not None and self.differ([guess, guess + 1]) == [False, True]:
+            return guess, guess + 1
+        self.spike([STEPS])
+        low, high = 0, int(self.oracle.batch.end[0, 2])
+        if not self.differ([high])[0]:
+            return None
+        while high - low > 1:
+            inner = np.unique(np.linspace(low, high, self.WIDTH + 2).astype(int))[1:-1].tolist()
+            first = [*self.differ(inner), True].index(True)
+            low, high = ([low, *inner][first], [*inner, high][first])
+        return low, high
+
     def first_difference(self, guess: int | None = None) -> Difference | None:
-        """Of the loaded program; None when it ends the same when stepped.
+        """Of the program; None when it ends the same when stepped.
 
         Args:
             guess: the step at which it may be.
         """
-        if guess is not None and not self.equal(guess + 1) and self.equal(guess):
-            low, high = guess, guess + 1
-        else:
-            self.spike(STEPS)
-            low, high = 0, int(self.oracle.batch.end[0, 2])
-            if self.equal(high):
-                return None
-        # equal after `low` steps, different after `high`
-        while high - low > 1:
-            middle = (low + high) // 2
-            if self.equal(middle):
-                low = middle
-            else:
-                high = middle
-        self.equal(low)
-        before = state_of(self.ours)
-        self.equal(high)
-        word = before.word()
-        found = self.subject.cores.decode(word) if word is not None else None
+        found = self._bracket(guess)
+        if found is None:
+            return None
+        self.differ(found)
+        before, ours = state_of(self.ours, 0), state_of(self.ours, 1)
+        word, cores = before.word(), self.subject.cores
+        row = cores.decode(word) if word is not None else None
         d = Difference(
-            step=low,
+            step=found[0],
             before=before,
-            spike=state_of(self.oracle.batch),
-            ours=state_of(self.ours),
+            spike=state_of(self.oracle.batch, 1),
+            ours=ours,
             word=word,
-            row=found.name if found else None,
-            text=self.subject.cores.disasm(word, before.pc)[0]
-            if found and word is not None
-            else "illegal",
-            parts=describe(self.oracle.batch, self.ours, 0),
+            row=row.name if row else None,
+            text=cores.disasm(word, before.pc)[0] if row and word is not None else "illegal",
+            parts=describe(self.oracle.batch, self.ours, 1),
         )
         d.freedom = next((name for name, covers in FREEDOMS.items() if covers(d)), None)
         return d

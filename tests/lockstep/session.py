@@ -82,7 +82,7 @@ class Session:
         """
         self.seed, self.vlen, self.simd = seed, vlen, simd
         self.oracle = Oracle(vlen, SLOTS)
-        self._single: Oracle | None = None
+        self._pair: Pair | None = None
         self.subject = Subject(vlen, simd, extensions)
         self.results = Results(SLOTS, vlen)
         self.examine, self.examined = examine, 0
@@ -104,8 +104,8 @@ class Session:
     def close(self) -> None:
         """End the oracles."""
         self.oracle.close()
-        if self._single:
-            self._single.close()
+        if self._pair:
+            self._pair.oracle.close()
 
     def missing(self) -> list[str]:
         """Rows, vtypes and rounding modes that were to be compared and were not."""
@@ -126,11 +126,11 @@ class Session:
     # ---- batches -------------------------------------------------------------------------------
 
     @property
-    def single(self) -> Oracle:
-        """A Spike for one program at a time."""
-        if self._single is None:
-            self._single = Oracle(self.vlen, 1)
-        return self._single
+    def pair(self) -> Pair:
+        """Both machines for one program at a time."""
+        if self._pair is None:
+            self._pair = Pair(Oracle(self.vlen, Pair.WIDTH), self.subject)
+        return self._pair
 
     def run_for(self, seconds: float, at_least: int = 1) -> int:
         """Run batches 0, 1, ... until the time is over; returns how many."""
@@ -177,12 +177,12 @@ class Session:
 
     def _deadly(self, number: int, message: str) -> list[str]:
         """The programs of a batch that end Spike."""
-        pair = Pair(self.single, self.subject)
+        pair = self.pair
         out = []
         for slot in range(SLOTS):
             pair.load(self.oracle.batch, slot)
             try:
-                pair.spike(STEPS)
+                pair.spike([STEPS])
             except OracleDied as death:
                 where = f"vlen {self.vlen} batch {number} slot {slot}"
                 out.append(f"Spike died: {where}: {death}\n{listing(pair.oracle.batch, pair)}")
@@ -190,9 +190,8 @@ class Session:
 
     def _examine(self, number: int, slot: int) -> None:
         self.examined += 1
-        pair = Pair(self.single, self.subject)
-        pair.load(self.oracle.batch, slot)
-        difference = pair.first_difference()
+        self.pair.load(self.oracle.batch, slot)
+        difference = self.pair.first_difference()
         name = None
         if self._modified(slot, difference):
             name = MODIFIED
