@@ -74,14 +74,28 @@ BODY(vsetvl)
 
 /* ---- which elements ----------------------------------------------------------------------- */
 
+/* In registers; the builtin is a call where the target may lack the instruction. */
+static inline u64 popcount(u64 v)
+{
+    v -= v >> 1 & 0x5555555555555555;
+    v = (v & 0x3333333333333333) + (v >> 2 & 0x3333333333333333);
+    v = (v + (v >> 4)) & 0x0f0f0f0f0f0f0f0f;
+    return v * 0x0101010101010101 >> 56;
+}
+
 u64 vec_active(const struct hart *h, bool unmasked, u64 n, u8 active[MAX_VLENB])
 {
-    u64 bytes = (n + 7) / 8, count = 0;
-    for (u64 i = 0; i < bytes; i++) {
-        u64 first = h->vstart > 8 * i ? h->vstart - 8 * i : 0, end = n - 8 * i;
-        u32 body = (first < 8 ? 0xffu << first : 0) & (end < 8 ? (1u << end) - 1 : 0xff);
-        active[i] = (u8)(body & (unmasked ? 0xff : h->v[i]));
-        count += (u64)__builtin_popcount(active[i]);
+    u64 count = 0, from = h->vstart;
+    for (u64 i = 0; i < n; i += 64) {
+        u64 bits = ~0ull;
+        if (!unmasked)
+            memcpy(&bits, h->v + i / 8, 8);
+        if (from > i)
+            bits = from - i < 64 ? bits & ~0ull << (from - i) : 0;
+        if (n - i < 64)
+            bits &= ~(~0ull << (n - i));
+        memcpy(active + i / 8, &bits, 8);
+        count += popcount(bits);
     }
     return count;
 }
@@ -105,6 +119,7 @@ enum {
     F16_EXTEND4 = 0,
     F16_EXTEND8 = 0,
     F16_FBITS = 2,
+    F16_FSELECT = 2,
     F16_FCMP = 2,
     F16_FP1 = 2,
     F16_FP2 = 2,
@@ -228,8 +243,10 @@ static inline u64 scalar(const struct hart *h, const struct op *o, u8 source)
 
 static inline const void *operand_b(struct hart *h, const struct op *o, struct shape s)
 {
-    if (s.b == VECTOR || s.b == NOTHING)
+    if (s.b == VECTOR)
         return VREG(o->rs1);
+    if (s.b == NOTHING) /* something to point at */
+        return VREG(s.a == NONE ? o->rd : o->rs2);
     h->loops->splat[h->vt.sew](h->vtmp[1], scalar(h, o, s.b), h->vl);
     return h->vtmp[1];
 }
@@ -358,38 +375,41 @@ BODY(v_mm)
     return NEXT;
 }
 
-/* The set bits among the active elements of vs2, in set; how many elements are active. */
-static u64 active_bits(const struct hart *h, const struct op *o, u8 set[MAX_VLENB])
+/* The set bits among the active elements of vs2, 64 at a time and 0 from vl on. */
+static void active_bits(struct hart *h, const struct op *o, u64 set[MAX_VLENB / 8])
 {
-    u64 count = vec_active(h, o->vm, h->vl, set);
-    for (u64 i = 0; i < (h->vl + 7) / 8; i++)
-        set[i] &= VREG(o->rs2)[i];
-    return count;
+    u8 active[MAX_VLENB];
+    count_elements(h, vec_active(h, o->vm, h->vl, active));
+    for (u64 i = 0; i < h->vl; i += 64) {
+        u64 bits, of_vs2;
+        memcpy(&bits, active + i / 8, 8);
+        memcpy(&of_vs2, VREG(o->rs2) + i / 8, 8);
+        set[i / 64] = bits & of_vs2;
+    }
 }
 
 BODY(vcpop_m)
 {
-    u8 set[MAX_VLENB];
+    u64 set[MAX_VLENB / 8], n = 0;
     if (unlikely(h->vt.ill || h->vstart))
         return trap_illegal(h, o);
-    count_elements(h, active_bits(h, o, set));
-    u64 n = 0;
-    for (u64 i = 0; i < (h->vl + 7) / 8; i++)
-        n += (u64)__builtin_popcount(set[i]);
+    active_bits(h, o, set);
+    for (u64 i = 0; i < h->vl; i += 64)
+        n += popcount(set[i / 64]);
     RD = n;
     return NEXT;
 }
 
 BODY(vfirst_m)
 {
-    u8 set[MAX_VLENB];
+    u64 set[MAX_VLENB / 8], first = UINT64_MAX;
     if (unlikely(h->vt.ill || h->vstart))
         return trap_illegal(h, o);
-    count_elements(h, active_bits(h, o, set));
-    u64 i = 0, bytes = (h->vl + 7) / 8;
-    while (i < bytes && !set[i])
-        i++;
-    RD = i < bytes ? 8 * i + (u64)__builtin_ctz(set[i]) : UINT64_MAX;
+    active_bits(h, o, set);
+    for (u64 i = 0; i < h->vl && first == UINT64_MAX; i += 64)
+        if (set[i / 64])
+            first = i + (u64)__builtin_ctzll(set[i / 64]);
+    RD = first;
     return NEXT;
 }
 

@@ -29,12 +29,19 @@ static inline int loaded(struct hart *h, const struct op *o, struct access m, co
 static __attribute__((noinline)) int load_slowly(struct hart *h, const struct op *o,
                                                  struct access m)
 {
-    u8 *d = VREG(o->rd);
+    u8 *d = VREG(o->rd), active[MAX_VLENB];
     u64 size = 1ull << m.eew;
-    if (m.unmasked && !h->vstart && m.n) {
-        const u8 *all = load_slow(h, m.addr, m.n << m.eew);
-        if (all)
-            return loaded(h, o, m, all);
+    const u8 *all = m.n ? load_slow(h, m.addr, m.n << m.eew) : NULL;
+    if (all && m.unmasked && !h->vstart)
+        return loaded(h, o, m, all);
+    if (all) { /* some of them, and none can fault */
+        u64 count = vec_active(h, m.unmasked, m.n, active);
+        h->loops->copy(h->vtmp[0], all, m.n << m.eew);
+        h->loops->merge[m.eew](d, d, h->vtmp[0], active, m.n);
+        count_elements(h, count);
+        h->vector_load_bytes += count << m.eew;
+        h->vstart = 0;
+        return NEXT;
     }
     for (u64 i = h->vstart; i < m.n; i++) {
         if (!is_active(h, m, i))
@@ -75,8 +82,21 @@ static __attribute__((noinline)) int store_slowly(struct hart *h, const struct o
                                                   struct access m)
 {
     const u8 *s = VREG(o->rd);
+    u8 active[MAX_VLENB], *group = h->vtmp[0];
     u64 size = 1ull << m.eew, htif = 0;
     bool hit = false;
+    /* masked, in memory that only this hart watches: what stays is written back */
+    u8 *p = m.unmasked ? NULL : span_bytes(h->wspan, m.addr, m.n << m.eew);
+    if (p) {
+        u64 count = vec_active(h, false, m.n, active);
+        h->loops->copy(group, p, m.n << m.eew);
+        h->loops->merge[m.eew](group, group, s, active, m.n);
+        h->loops->copy(p, group, m.n << m.eew);
+        count_elements(h, count);
+        h->vector_store_bytes += count << m.eew;
+        h->vstart = 0;
+        return NEXT;
+    }
     if (m.unmasked && !h->vstart && m.n) {
         u8 *all = store_slow(h, m.addr, m.n << m.eew);
         if (all) {
@@ -88,7 +108,7 @@ static __attribute__((noinline)) int store_slowly(struct hart *h, const struct o
         if (!is_active(h, m, i))
             continue;
         u64 addr = m.addr + i * size;
-        u8 *p = store_slow(h, addr, size);
+        p = store_slow(h, addr, size);
         if (!p) {
             h->vstart = i;
             hart_mark_dirty(h, NEED_V);

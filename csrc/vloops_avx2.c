@@ -45,7 +45,12 @@ TWO(sub_f32, __m256, "vsubps")
 TWO(mul_f32, __m256, "vmulps")
 TWO(div_f32, __m256, "vdivps")
 TWO(add_f64, __m256d, "vaddpd")
-TWO(unordered, __m256, "vcmpunordps") /* quiet: raises NV for a signalling NaN only */
+/* comparisons give lanes of ones or zeros; the first three raise NV for signalling NaNs only */
+TWO(unordered, __m256, "vcmpunordps")
+TWO(equal_f32, __m256, "vcmpeqps")
+TWO(unequal_f32, __m256, "vcmpneqps")
+TWO(less_f32, __m256, "vcmpltps")
+TWO(at_most_f32, __m256, "vcmpleps")
 ONE(sqrt_f32, __m256, __m256, "vsqrtps")
 ONE(widen_f32, __m256d, __m128, "vcvtps2pd")
 ONE(narrow_f16, __m128i, __m256, "vcvtps2ph $4,") /* 4: in the current rounding mode */
@@ -127,6 +132,25 @@ ALWAYS_INLINE struct lanes tail_of(struct lanes l, u64 n, struct tail *t)
     if (l.reads_d)
         pad(t->d, l.d, n, l.sd);
     return (struct lanes){t->d, t->a, t->b, l.sd, l.sa, l.sb, l.reads_d};
+}
+
+/* The low halves, or the low bytes, of eight lanes; or all of them. */
+ALWAYS_INLINE void store_ints(u8 *p, __m256i v, u32 bits)
+{
+    if (bits == 32) {
+        _mm256_storeu_si256((__m256i *)p, v);
+        return;
+    }
+    const __m256i pick = bits == 16 ? _mm256_set1_epi64x(0x0d0c090805040100)
+                                    : _mm256_set1_epi64x(0x808080800c080400);
+    v = _mm256_shuffle_epi8(v, pick);
+    if (bits == 16) {
+        v = _mm256_permute4x64_epi64(v, 0x08);
+        _mm_storeu_si128((__m128i *)p, _mm256_castsi256_si128(v));
+    } else {
+        v = _mm256_permutevar8x32_epi32(v, _mm256_setr_epi32(0, 4, 0, 0, 0, 0, 0, 0));
+        _mm_storel_epi64((__m128i *)p, _mm256_castsi256_si128(v));
+    }
 }
 
 /* Steps that store their eight results themselves. */
@@ -299,6 +323,22 @@ enum { HALF_f16 = true, HALF_f32 = false };
 #define FMA(x, y, z) (HALF ? fma_f16(x, y, z) : fma_f32(h, x, y, z))
 #define NEG(x) negated(x)
 
+#define FP_TRUTHS(name, sew, F, expr)                                                              \
+    ALWAYS_INLINE void name##_##sew##_eight(struct hart *h, u8 *dp, const u8 *ap, const u8 *bp)    \
+    {                                                                                              \
+        __m256 a = load_##F(ap), b = load_##F(bp);                                                 \
+        (void)h;                                                                                   \
+        store_ints(dp, _mm256_srli_epi32(_mm256_castps_si256(expr), 31), 8);                       \
+    }                                                                                              \
+    static void name##_##sew(LOOP_PARAMETERS)                                                      \
+    {                                                                                              \
+        by_eights(h, LANES_OF(1, SIZE_##F, SIZE_##F, false), n, name##_##sew##_eight);             \
+    }
+#define EQ(x, y) equal_f32(x, y)
+#define NE(x, y) unequal_f32(x, y)
+#define LT(x, y) less_f32(x, y)
+#define LE(x, y) at_most_f32(x, y)
+
 /* ---- f32 to bf16 -------------------------------------------------------------------------- */
 
 /* f32 bits, rounded to bf16 and still in the upper half. */
@@ -426,25 +466,6 @@ ALWAYS_INLINE struct range int_range(u32 bits, bool is_signed)
     float half = (float)(1u << (bits - 1));
     return is_signed ? (struct range){-half, half - 1} : (struct range){0, 2 * half - 1};
 }
-ALWAYS_INLINE void store_ints(u8 *p, __m256i v, u32 bits)
-{
-    if (bits == 32) {
-        _mm256_storeu_si256((__m256i *)p, v);
-        return;
-    }
-    /* the low halves, then the low bytes, of every lane */
-    const __m256i pick = bits == 16 ? _mm256_set1_epi64x(0x0d0c090805040100)
-                                    : _mm256_set1_epi64x(0x808080800c080400);
-    v = _mm256_shuffle_epi8(v, pick);
-    if (bits == 16) {
-        v = _mm256_permute4x64_epi64(v, 0x08);
-        _mm_storeu_si128((__m128i *)p, _mm256_castsi256_si128(v));
-    } else {
-        v = _mm256_permutevar8x32_epi32(v, _mm256_setr_epi32(0, 4, 0, 0, 0, 0, 0, 0));
-        _mm_storel_epi64((__m128i *)p, _mm256_castsi256_si128(v));
-    }
-}
-
 #define FP_TO_INT(name, sew, dbits, A, is_signed, mode)                                            \
     ALWAYS_INLINE void name##_##sew##_eight(struct hart *h, u8 *dp, const u8 *ap, const u8 *bp)    \
     {                                                                                              \

@@ -2,7 +2,9 @@
  * (vloops_*.c) defines for its host:
  *   FP_LANES(name, sew, C, D, A, B, reads_b, reads_d, expr)
  *            name_sew: expr computed in format C, of sources in formats A and B, stored in format D
- *   and the operations ADD SUB MUL DIV SQRT FMA NEG of the expressions.
+ *   FP_TRUTHS(name, sew, F, expr)
+ *            name_sew: bytes of truth, of sources in format F
+ *   and the operations ADD SUB MUL DIV SQRT FMA NEG EQ NE LT LE of the expressions.
  * Also conversions in integer code, which serve every host where it has nothing faster. */
 #ifndef NICEMU_VLOOPS_FP_H
 #define NICEMU_VLOOPS_FP_H
@@ -19,6 +21,9 @@
 #define ROW_FP1(name) ROW(NULL, name##_16, name##_32, NULL)
 #define ROW_FP2(name) ROW_FP1(name)
 #define ROW_FP3(name) ROW_FP1(name)
+
+#define DEF_FCMP(name, expr) FP_TRUTHS(name, 16, f16, expr) FP_TRUTHS(name, 32, f32, expr)
+#define ROW_FCMP(name) ROW_FP1(name)
 
 #define DEF_FP1_W(name, expr) FP_LANES(name, 16, f32, f32, f16, f16, false, false, expr)
 #define DEF_FP2_W(name, expr) FP_LANES(name, 16, f32, f32, f16, f16, true, false, expr)

@@ -116,40 +116,65 @@ LANE_TYPE(lane64, u64)
 
 #define MAG(x) ((U)((x) & (U)~SIGN))
 #define IS_NAN(x) (MAG(x) > INF)
-#define IS_SNAN(x) ((MAG(x) > INF) & !((x)&QUIET))
-#define SIGN_MASK(x) ((S)((S)(x) >> (BITS - 1)))
-#define ORDER(x) ((S)(MAG(x) ^ SIGN_MASK(x)))
-#define KEY(x) ((S)(ORDER(x) - SIGN_MASK(x)))
+#define IS_SNAN(x) (IS_NAN(x) & !((x)&QUIET))
+#define ORDER(x) ((S)(MAG(x) ^ (S)((S)(x) >> (BITS - 1))))
 
-#define FBITS(name, sew, dbits, inf, quiet, nan, expr, invalid)                                    \
+#define FP_BITS(sew, ebits)                                                                        \
+    typedef u##sew U;                                                                              \
+    typedef i##sew S;                                                                              \
+    enum { BITS = sew };                                                                           \
+    const U SIGN = (U)1 << (BITS - 1), NORMAL = (U)1 << (BITS - 1 - ebits);                        \
+    const U INF = (U)(SIGN - NORMAL), QUIET = NORMAL >> 1, QNAN = INF | QUIET;                     \
+    (void)sizeof(S), (void)SIGN, (void)INF, (void)QUIET, (void)QNAN, (void)NORMAL
+
+#define FBITS(name, sew, ebits, expr)                                                              \
     static void name##_##sew(LOOP_PARAMETERS)                                                      \
     {                                                                                              \
-        typedef u##sew U;                                                                          \
-        typedef i##sew S;                                                                          \
-        enum { BITS = sew };                                                                       \
-        const U SIGN = (U)1 << (BITS - 1), INF = inf, QUIET = quiet, QNAN = nan;                   \
-        const U NORMAL = 2 * quiet; /* the smallest normal number */                               \
-        lane##dbits *d = dv;                                                                       \
+        FP_BITS(sew, ebits);                                                                       \
+        lane##sew *d = dv;                                                                         \
         const lane##sew *as = av, *bs = bv;                                                        \
-        U nv = 0;                                                                                  \
-        (void)SIGN, (void)INF, (void)QUIET, (void)QNAN, (void)NORMAL, (void)sizeof(S);             \
+        (void)h;                                                                                   \
         INDEPENDENT                                                                                \
         for (u64 i = 0; i < n; i++) {                                                              \
             U a = as[i], b = bs[i];                                                                \
             (void)a, (void)b;                                                                      \
-            d[i] = (u##dbits)(expr);                                                               \
-            nv |= (U)(invalid);                                                                    \
+            d[i] = (U)(expr);                                                                      \
         }                                                                                          \
-        h->fflags |= nv ? NV : 0;                                                                  \
     }
-#define DEF_FBITS(name, expr, invalid)                                                             \
-    FBITS(name, 16, 16, 0x7c00, 0x200, 0x7e00, expr, invalid)                                      \
-    FBITS(name, 32, 32, 0x7f800000, 0x400000, 0x7fc00000, expr, invalid)
+#define DEF_FBITS(name, expr) FBITS(name, 16, 5, expr) FBITS(name, 32, 8, expr)
 #define ROW_FBITS(name) ROW(NULL, name##_16, name##_32, NULL)
-#define DEF_FCMP(name, expr, invalid)                                                              \
-    FBITS(name, 16, 8, 0x7c00, 0x200, 0x7e00, expr, invalid)                                       \
-    FBITS(name, 32, 8, 0x7f800000, 0x400000, 0x7fc00000, expr, invalid)
-#define ROW_FCMP(name) ROW_FBITS(name)
+
+/* NaNs are rare: look for one first.  With one, the other operand is chosen. */
+#define FSELECT(name, sew, ebits, a_is_chosen)                                                     \
+    static void name##_##sew(LOOP_PARAMETERS)                                                      \
+    {                                                                                              \
+        FP_BITS(sew, ebits);                                                                       \
+        lane##sew *d = dv;                                                                         \
+        const lane##sew *as = av, *bs = bv;                                                        \
+        U nan = 0, signalling = 0;                                                                 \
+        INDEPENDENT                                                                                \
+        for (u64 i = 0; i < n; i++)                                                                \
+            nan |= (U)(IS_NAN(as[i]) | IS_NAN(bs[i]));                                             \
+        if (likely(!nan)) {                                                                        \
+            INDEPENDENT                                                                            \
+            for (u64 i = 0; i < n; i++) {                                                          \
+                U a = as[i], b = bs[i];                                                            \
+                d[i] = a_is_chosen ? a : b;                                                        \
+            }                                                                                      \
+            return;                                                                                \
+        }                                                                                          \
+        for (u64 i = 0; i < n; i++) {                                                              \
+            U a = as[i], b = bs[i];                                                                \
+            signalling |= (U)(IS_SNAN(a) | IS_SNAN(b));                                            \
+            if (IS_NAN(a))                                                                         \
+                d[i] = IS_NAN(b) ? QNAN : b;                                                       \
+            else                                                                                   \
+                d[i] = IS_NAN(b) || a_is_chosen ? a : b;                                           \
+        }                                                                                          \
+        h->fflags |= signalling ? NV : 0;                                                          \
+    }
+#define DEF_FSELECT(name, expr) FSELECT(name, 16, 5, expr) FSELECT(name, 32, 8, expr)
+#define ROW_FSELECT(name) ROW_FBITS(name)
 
 /* ---- masks -------------------------------------------------------------------------------- */
 

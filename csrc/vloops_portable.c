@@ -39,6 +39,24 @@ FP_INLINE u64 in_format(const struct fp_format *from, const struct fp_format *to
 #define FMA(x, y, z) fp_fma(f, x, y, z, rm, &flags)
 #define NEG(x) ((x) ^ fp_sign_bit(f))
 
+#define FP_TRUTHS(name, sew, F, expr)                                                              \
+    static void name##_##sew(LOOP_PARAMETERS)                                                      \
+    {                                                                                              \
+        const struct fp_format *const f = &fp_##F;                                                 \
+        lane8 *ds = dv;                                                                            \
+        const lane_##F *as = av, *bs = bv;                                                         \
+        u32 flags = 0;                                                                             \
+        for (u64 i = 0; i < n; i++) {                                                              \
+            u64 a = as[i], b = bs[i];                                                              \
+            ds[i] = expr;                                                                          \
+        }                                                                                          \
+        h->fflags |= flags;                                                                        \
+    }
+#define EQ(x, y) fp_eq(f, x, y, &flags)
+#define NE(x, y) !fp_eq(f, x, y, &flags)
+#define LT(x, y) fp_lt(f, x, y, &flags)
+#define LE(x, y) fp_le(f, x, y, &flags)
+
 #define DEF_BF1_N(name, expr) FP_LANES(name, 16, f32, bf16, f32, bf16, false, false, expr)
 
 #define DEF_INT_TO_FP(name, is_signed)                                                             \
