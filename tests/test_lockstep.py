@@ -32,11 +32,13 @@ def test_lockstep(vlen: int, simd: str, capsys: pytest.CaptureFixture[str]) -> N
         session.close()
     c = session.coverage
     with capsys.disabled():
-        print(f"\nlockstep vlen={vlen} {simd}: {c.instructions} instructions, {c.traps} traps")
+        print(
+            f"\nlockstep vlen={vlen} {simd}: {c.instructions} instructions, {c.traps.sum()} traps"
+        )
     assert not session.tally.died and not session.tally.unexamined
     assert not session.tally.found, "\n".join(map(str, session.tally.found))
     assert c.instructions > 10_000
-    assert c.traps > 100
+    assert c.traps[[1, 2, 3, 5, 6, 7]].all()
     assert np.count_nonzero(c.cells.sum(axis=(1, 2))) > len(table().rows) * 3 // 4
     explained = session.tally.freedoms.total() + session.tally.unfinished
     assert explained < c.programs / 10

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from nicemu._core import CAUSES
 from tests.harts import simd_paths
 from tests.lockstep.compare import Pair
 from tests.lockstep.coverage import Coverage
@@ -69,7 +70,7 @@ def fuzz(options: argparse.Namespace) -> int:
             c = session.coverage
             print(
                 f"vlen {vlen:4} {simd:8} seed {options.seed} batches 0..{batches - 1}: "
-                f"{c.instructions} instructions compared, {c.traps} traps",
+                f"{c.instructions} instructions compared, {c.traps.sum()} traps",
                 flush=True,
             )
             coverage.merge(c)
@@ -85,8 +86,10 @@ def fuzz(options: argparse.Namespace) -> int:
     missed = set.intersection(*gaps)
     print(
         f"compared: {coverage.instructions} instructions of {coverage.programs} programs "
-        f"(and {coverage.handler} of the trap handler), {coverage.traps} traps"
+        f"(and {coverage.handler} of the trap handler), {coverage.traps.sum()} traps"
     )
+    for cause in np.flatnonzero(coverage.traps).tolist():
+        print(f"  {coverage.traps[cause]} by {CAUSES[cause]}")
     print(f"not compared: {unfinished} programs that did not end; {len(died)} in which Spike died")
     for name, count in freedoms.most_common():
         print(f"explained: {count} programs: {name}")
@@ -103,7 +106,7 @@ def fuzz(options: argparse.Namespace) -> int:
             "seconds": options.seconds,
             "instructions": coverage.instructions,
             "handler": coverage.handler,
-            "traps": coverage.traps,
+            "traps": coverage.traps.tolist(),
             "programs": coverage.programs,
             "unfinished": unfinished,
             "died": died,

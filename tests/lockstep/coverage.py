@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.lockstep.layout import TRACE, Batch
+from tests.lockstep.layout import CAUSES, TRACE, Batch
 from tests.lockstep.shapes import VTYPES, Shapes, legal_vtypes
 from tests.lockstep.words import table
 
@@ -34,14 +34,15 @@ class Coverage:
         instructions: retired instructions of programs whose end states were compared, without those
             of the trap handler.
         handler: the trap handler's.
-        traps: traps taken in those programs.
+        traps: (CAUSES,) traps taken in those programs, by exception code.
         cells: (rows, 128, 2): [row, vtype with vill, retired or trapped].
         modes: (rows, 8, 2): [row, rounding mode, retired or trapped].
     """
 
     def __init__(self) -> None:
         n = len(table().rows)
-        self.instructions = self.handler = self.traps = self.programs = 0
+        self.instructions = self.handler = self.programs = 0
+        self.traps = np.zeros(CAUSES, np.int64)
         self.cells = np.zeros((n, 128, 2), np.int64)
         self.modes = np.zeros((n, 8, 2), np.int64)
 
@@ -61,7 +62,7 @@ class Coverage:
         self.programs += int(np.count_nonzero(compared))
         self.instructions += own
         self.handler += int(batch.end[compared, 4].sum()) - own
-        self.traps += int(batch.end[compared, 6].sum())
+        self.traps += batch.causes[compared].sum(axis=0, dtype=np.int64)
         where = (trace & ELSEWHERE).astype(np.int64)
         where = np.where(
             where < placed.shape[1], where, placed.shape[1] - 1

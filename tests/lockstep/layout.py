@@ -61,7 +61,9 @@ STEPS = 16384
 TRACE = 2048
 
 START_FIELDS = ("pc", "mode", "mstatus", "mtvec", "mscratch", "steps")
-END_FIELDS = ("pc", "mode", "steps", "reason", "retired", "traced", "traps")
+END_FIELDS = ("pc", "mode", "steps", "reason", "retired", "traced")
+#: Exception codes that are told apart.
+CAUSES = 16
 END_STEPS, END_TRAP = 0, 1
 
 
@@ -124,6 +126,7 @@ class Batch:
         start: (n, len(START_FIELDS)) uint64; how each program begins.
         end: (n, len(END_FIELDS)) uint64; how it ended in Spike.
         csrs: (n, len(CSRS)) uint64; Spike's values at the end.
+        causes: (n, CAUSES) uint32: traps Spike took, by exception code.
         trace: (n, TRACE) uint32; the steps Spike made, but those of the handler: see ``coverage``.
     """
 
@@ -143,6 +146,7 @@ class Batch:
         self.start = self._take(np.uint64, len(START_FIELDS))
         self.end = self._take(np.uint64, len(END_FIELDS))
         self.csrs = self._take(np.uint64, len(CSRS))
+        self.causes = self._take(np.uint32, CAUSES)
         self.trace = self._take(np.uint32, TRACE)
 
     def _take(self, dtype: type[np.generic], *shape: int) -> np.ndarray:
@@ -155,7 +159,7 @@ class Batch:
     def size(slots: int, vlen: int) -> int:
         """Bytes of the buffer."""
         words = len(START_FIELDS) + len(END_FIELDS) + len(CSRS)
-        return slots * (2 * MEMORY + 4 * 256 + 64 * vlen // 8 + 8 * words + 4 * TRACE)
+        return slots * (2 * MEMORY + 4 * 256 + 64 * vlen // 8 + 8 * words + 4 * (CAUSES + TRACE))
 
     def region(self, region: Region, slot: int) -> np.ndarray:
         """The bytes of a region as the program `slot` finds them."""

@@ -81,13 +81,14 @@ struct shared {
     uint64_t *x, *x_out, *f, *f_out;
     char *v, *v_out;
     uint64_t *start; // pc, mode, mstatus, mtvec, mscratch, steps
-    uint64_t *end; // pc, mode, steps, reason, retired, traced, traps
+    uint64_t *end; // pc, mode, steps, reason, retired, traced
     uint64_t *csrs;
+    uint32_t *causes; // traps taken, by exception code
     uint32_t *trace;
 };
 
 enum reason { END_STEPS = 0, END_TRAP = 1 };
-enum { START = 6, END = 7 };
+enum { START = 6, END = 6, CAUSES = 16 };
 
 class oracle
 {
@@ -181,7 +182,7 @@ class oracle
     void map(const char *file)
     {
         size_t size = slots * (2 * memory_bytes + 4 * 256 + 64 * vlenb +
-                               8 * (START + END + numbers.size()) + 4 * room);
+                               8 * (START + END + numbers.size()) + 4 * (CAUSES + room));
         int fd = open(file, O_RDWR);
         void *block = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
         if (fd < 0 || block == MAP_FAILED) {
@@ -204,6 +205,7 @@ class oracle
         take(at.start, 8 * START);
         take(at.end, 8 * END);
         take(at.csrs, 8 * numbers.size());
+        take(at.causes, 4 * CAUSES);
         take(at.trace, 4 * room);
     }
 
@@ -258,7 +260,9 @@ class oracle
         p->set_privilege(start[1], false);
         s->pc = start[0];
         size_t limit = std::min<size_t>(start[5], max_steps), steps = 0, retired = 0;
-        size_t traced = 0, traps = 0;
+        size_t traced = 0;
+        uint32_t *causes = at.causes + i * CAUSES;
+        memset(causes, 0, 4 * CAUSES);
         reason why = END_STEPS;
         uint32_t *trace = at.trace + i * room;
         while (steps < limit && why == END_STEPS) {
@@ -279,7 +283,7 @@ class oracle
                 trace[traced++] = entry | uint32_t(spy->taken) << 23;
             steps++;
             retired += !spy->taken;
-            traps += spy->taken;
+            causes[spy->read() % CAUSES] += spy->taken;
         }
         memcpy(at.memory_out + i * memory_bytes, ram[0].host, memory_bytes);
         for (int r = 0; r < 32; r++) {
@@ -294,7 +298,6 @@ class oracle
         end[3] = why;
         end[4] = retired;
         end[5] = traced;
-        end[6] = traps;
         for (size_t k = 0; k < numbers.size(); k++)
             at.csrs[i * numbers.size() + k] = p->get_csr(numbers[k]);
     }
