@@ -18,7 +18,16 @@ from dataclasses import dataclass
 import numpy as np
 
 from tests.encode import size
-from tests.lockstep.layout import CSRS, END_FIELDS, END_TRAP, REGIONS, STEPS, Batch
+from tests.lockstep.layout import (
+    CSRS,
+    END_FIELDS,
+    END_STEPS,
+    END_TRAP,
+    REGIONS,
+    STEPS,
+    Batch,
+    fetched,
+)
 from tests.lockstep.oracle import Oracle
 from tests.lockstep.subject import MOST, Results, Subject
 from tests.lockstep.words import table
@@ -82,15 +91,14 @@ def describe(spike: Batch, ours: Results, slot: int) -> list[str]:
         if name in ("pc", "mode", "reason", "retired") and left != right:
             out.append(f"{name}: spike {left:#x} ours {right:#x}")
     a, b = spike.memory_out[slot], ours.memory_out[slot]
-    at = 0
     for r in REGIONS:
-        part = np.flatnonzero(a[at : at + r.size] != b[at : at + r.size]).tolist()
+        at = slice(r.offset, r.offset + r.size)
+        part = np.flatnonzero(a[at] != b[at]).tolist()
         if part:
-            first = at + part[0]
+            first = r.offset + part[0]
             text = f"{len(part)} bytes from {r.base + part[0]:#x}"
             values = [m[first : first + 8].tobytes().hex() for m in (a, b)]
             out.append(f"memory: {text}: spike {values[0]} ours {values[1]}")
-        at += r.size
     return out
 
 
@@ -113,24 +121,14 @@ class State:
         registers = (programs.x[slot], programs.f[slot], programs.v[slot])
         return cls(start[0], start[1], *registers, {}, programs.memory[slot])
 
-    def word(self, pc: int | None = None) -> int | None:
-        """The instruction at pc, or None where nothing is mapped."""
-        pc = self.pc if pc is None else pc
-        halves = [self._half(pc), self._half(pc + 2)]
-        if halves[0] is None:
-            return None
-        if size(halves[0]) == 2:
-            return halves[0]
-        return None if halves[1] is None else halves[1] << 16 | halves[0]
+    def fetch(self, pc: int) -> bytes:
+        """The instruction at pc, as much of it as is mapped."""
+        return fetched([self.memory[r.offset : r.offset + r.size] for r in REGIONS], pc)
 
-    def _half(self, address: int) -> int | None:
-        at = 0
-        for r in REGIONS:
-            if 0 <= address - r.base < r.size - 1:
-                at += address - r.base
-                return int.from_bytes(self.memory[at : at + 2].tobytes(), "little")
-            at += r.size
-        return None
+    def word(self, pc: int | None = None) -> int | None:
+        """The instruction at pc, or None where it is not mapped."""
+        raw = self.fetch(self.pc if pc is None else pc)
+        return int.from_bytes(raw, "little") if raw and len(raw) == size(raw[0]) else None
 
 
 def state_of(results: Batch | Results, slot: int = 0) -> State:
@@ -205,7 +203,8 @@ def cut_store(d: Difference) -> bool:
     """
     ends = [r.base + r.size for r in REGIONS]
     tval = d.ours.csrs["mtval"]
-    offset = sum(r.size for r in REGIONS[: ends.index(tval) + 1]) if tval in ends else 0
+    where = REGIONS[ends.index(tval)] if tval in ends else REGIONS[0]
+    offset = where.offset + where.size if tval in ends else 0
     changed = np.flatnonzero(d.spike.memory != d.ours.memory)
     same = d.spike.csrs == d.ours.csrs and d.ours.csrs["mcause"] == 7
     return same and len(d.parts) == 1 and bool(np.all((changed < offset) & (changed >= offset - 7)))
@@ -277,10 +276,30 @@ class Pair:
     def differs_whole(self) -> bool:
         """Does the program end differently when it is run at once?"""
         self.spike([STEPS])
+        if self.oracle.batch.end[0, 3] == END_STEPS:
+            return False
         for chunk in (None, 7):
             self.subject.run(self.oracle.batch, self.ours, 0, chunk, MOST)
             if differing(self.oracle.batch, self.ours)[0]:
                 return True
+        return False
+
+    def modified(self, difference: Difference | None) -> bool:
+        """Has the program written to an instruction and then executed it?
+
+        At the difference, or anywhere when the stepped runs show none.  Without a FENCE.I, what is
+        fetched then is free (unprivileged manual, Zifencei).
+        """
+        begin, subject = State.at_start(self.oracle.batch, 0), self.subject
+        if difference is not None:
+            return begin.word(difference.before.pc) != difference.word
+        subject.load(self.oracle.batch, 0)
+        for _ in range(STEPS):
+            pc = subject.cores.pc()
+            if subject.fetch(pc) != begin.fetch(pc):
+                return True
+            if not subject.step():
+                break
         return False
 
     def _bracket(self, guess: int | None) -> tuple[int, int] | None:

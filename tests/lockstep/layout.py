@@ -11,22 +11,24 @@ from typing import NamedTuple
 import numpy as np
 
 from nicemu._core import csrs
-from tests.encode import encode
+from tests.encode import encode, size
 
 __all__ = ["CODE", "CSRS", "DATA", "END_TRAP", "HANDLER", "LOG", "REGIONS", "Batch", "handler"]
 
 
 class Region(NamedTuple):
-    """RAM at `base`; what is not in a region is an access fault on both machines."""
+    """RAM at `base`, at `offset` in a program's memory array; what is not in a region is an access
+    fault on both machines."""
 
     base: int
     size: int
+    offset: int
 
 
 #: `lui rd, page` reaches every page: the bases are below 2 GiB.
-CODE = Region(0x10000, 0x2000)
-DATA = Region(0x20000, 0x2000)
-LOG = Region(0x40000, 0x1000)
+CODE = Region(0x10000, 0x2000, 0)
+DATA = Region(0x20000, 0x2000, 0x2000)
+LOG = Region(0x40000, 0x1000, 0x4000)
 REGIONS = (CODE, DATA, LOG)
 MEMORY = sum(r.size for r in REGIONS)
 #: Where the trap handler lies.
@@ -116,6 +118,15 @@ def handler() -> list[int]:
     ]
 
 
+def fetched(memories: Sequence[np.ndarray], pc: int) -> bytes:
+    """The instruction at pc, as much of it as is mapped, from the contents of REGIONS."""
+    for region, memory in zip(REGIONS, memories, strict=True):
+        at = pc - region.base
+        if 0 <= at < region.size:
+            return bytes(memory[at : at + size(int(memory[at]))].tobytes())
+    return b""
+
+
 class Batch:
     """The arrays of `slots` programs, views of one buffer.
 
@@ -163,8 +174,7 @@ class Batch:
 
     def region(self, region: Region, slot: int) -> np.ndarray:
         """The bytes of a region as the program `slot` finds them."""
-        offset = sum(r.size for r in REGIONS[: REGIONS.index(region)])
-        return self.memory[slot, offset : offset + region.size]
+        return self.memory[slot, region.offset : region.offset + region.size]
 
     def copy(self, slots: Sequence[int]) -> Batch:
         """The programs in these slots, in a batch of their own."""

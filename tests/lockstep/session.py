@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from nicemu._core import csrs
-from tests.lockstep.compare import Difference, Pair, State, describe, differing
+from tests.lockstep.compare import Difference, Pair, describe, differing
 from tests.lockstep.coverage import Coverage
-from tests.lockstep.generate import DATA_CODE, Generator, nearly
-from tests.lockstep.layout import CODE, DATA, END_STEPS, STEPS, Batch
+from tests.lockstep.generate import Generator, nearly
+from tests.lockstep.layout import END_STEPS, STEPS, Batch
 from tests.lockstep.oracle import Oracle, OracleDied
 from tests.lockstep.shapes import Shapes
 from tests.lockstep.shrink import listing
@@ -193,7 +193,7 @@ class Session:
         self.pair.load(self.oracle.batch, slot)
         difference = self.pair.first_difference()
         name = None
-        if self._modified(slot, difference):
+        if self.pair.modified(difference):
             name = MODIFIED
         elif difference is not None:
             name = difference.freedom or self._refusal(difference)
@@ -204,16 +204,6 @@ class Session:
         parts = describe(self.oracle.batch, self.results, slot)
         found = Found(self.vlen, self.simd, number, slot, difference, parts, program)
         self.tally.found.append(found)
-
-    def _modified(self, slot: int, difference: Difference | None) -> bool:
-        """Has a program written to what it executes?  What is fetched then is free."""
-        batch = self.oracle.batch
-        begin = State.at_start(batch, slot)
-        if difference is not None:
-            return begin.word(difference.before.pc) != difference.word
-        changed = batch.memory[slot] != batch.memory_out[slot]
-        end = CODE.size + DATA.size
-        return bool(changed[: CODE.size].any() or changed[end - DATA_CODE : end].any())
 
     def _refusal(self, d: Difference) -> str | None:
         names = [r.name for r in table().rows]

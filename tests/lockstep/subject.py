@@ -19,6 +19,7 @@ from tests.lockstep.layout import (
     REGIONS,
     Batch,
     csr_numbers,
+    fetched,
 )
 
 __all__ = ["Results", "Subject"]
@@ -143,6 +144,10 @@ class Subject:
                 break
         reason = END_TRAP if stop.reason == lib.NICEMU_STOP_FAULT else END_STEPS
         self.store(out, slot, reason, retired, 0)
+
+    def fetch(self, pc: int) -> bytes:
+        """The instruction at pc, as much of it as is mapped."""
+        return fetched(self._memory, pc)
 
     def step(self) -> bool:
         """One instruction or trap; False when the run has ended."""
