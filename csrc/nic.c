@@ -3,7 +3,15 @@
  * computes is machine code in the image; nothing is added here. */
 #include "cores.h"
 
-enum { CONTEXT_CHUNK = 24, CONTEXT_ELEMENT = 32, CONTEXT_BYTES = 64 };
+/* Fields of the context block that differ from call to call (guide/images.md). */
+enum {
+    CONTEXT_CONTRIBUTORS = 4,
+    CONTEXT_RANK = 8,
+    CONTEXT_CHILD = 16,
+    CONTEXT_CHUNK = 24,
+    CONTEXT_ELEMENT = 32,
+    CONTEXT_BYTES = 64
+};
 
 /* One core as the DMA engine sees it: host addresses of its memory, guest addresses for its
  * handlers. */
@@ -39,6 +47,7 @@ static bool station_open(struct station *s, struct hart *h, const nicemu_reducti
 {
     u64 scratch = h->id * job->scratch_stride;
     s->hart = h;
+    h->watched = false; /* cores share no memory that one of them may write */
     s->accumulator = job->accumulator + scratch;
     s->payloads = job->payloads + scratch;
     s->destination = job->destination + scratch;
@@ -57,6 +66,27 @@ static void put_u32(u8 *p, u32 v)
 static void put_u64(u8 *p, u64 v)
 {
     memcpy(p, &v, sizeof v);
+}
+
+/* The job's context, as far as it differs from chunk to chunk. */
+static void put_chunk(const struct station *s, const nicemu_reduction *job, u64 chunk)
+{
+    u64 origin;
+    memcpy(&origin, job->context + CONTEXT_ELEMENT, sizeof origin);
+    memcpy(s->host_arguments, job->context, CONTEXT_BYTES);
+    put_u32(s->host_arguments + CONTEXT_CHUNK, (u32)chunk);
+    put_u64(s->host_arguments + CONTEXT_ELEMENT, origin + chunk * job->chunk);
+}
+
+/* ... and from call to call: the first payload's stream, how many streams have been merged. */
+static void put_call(const struct station *s, const nicemu_reduction *job, u32 stream, u32 merged)
+{
+    u32 rank, child;
+    memcpy(&rank, job->context + CONTEXT_RANK, sizeof rank);
+    memcpy(&child, job->context + CONTEXT_CHILD, sizeof child);
+    put_u32(s->host_arguments + CONTEXT_RANK, rank + stream);
+    put_u32(s->host_arguments + CONTEXT_CHILD, child + stream);
+    put_u32(s->host_arguments + CONTEXT_CONTRIBUTORS, merged);
 }
 
 /* Run one handler to its end; true when it returned 0. */
@@ -81,6 +111,7 @@ static bool merge_payloads(const struct station *s, const nicemu_reduction *job,
         memcpy(s->host_payloads + i * job->payload_room, from, count * job->element_bytes);
         put_u64(table + 8 * i, s->payloads + i * job->payload_room);
     }
+    put_call(s, job, stream, stream + k);
     return handle(s, job, pc, count, out);
 }
 
@@ -89,11 +120,7 @@ static bool reduce_chunk(const struct station *s, const nicemu_reduction *job, u
 {
     u64 element = chunk * job->chunk, left = job->count - element;
     u64 count = left < job->chunk ? left : job->chunk;
-    put_u32(s->host_arguments + CONTEXT_CHUNK, (u32)chunk);
-    u64 origin;
-    memcpy(&origin, job->context + CONTEXT_ELEMENT, sizeof origin);
-    put_u64(s->host_arguments + CONTEXT_ELEMENT, origin + element);
-
+    put_chunk(s, job, chunk);
     const u64 *entries = job->first;
     for (u32 stream = 0, k; stream < job->streams; stream += k) {
         k = widest(entries, job->streams - stream);
@@ -102,6 +129,7 @@ static bool reduce_chunk(const struct station *s, const nicemu_reduction *job, u
         entries = job->acc;
     }
     put_u64(s->host_arguments + CONTEXT_BYTES, s->destination);
+    put_call(s, job, 0, job->streams);
     if (!handle(s, job, job->finish, count, out))
         return false;
     memcpy((u8 *)job->result + element * job->result_bytes, s->host_destination,
@@ -109,30 +137,36 @@ static bool reduce_chunk(const struct station *s, const nicemu_reduction *job, u
     return true;
 }
 
+/* Is the description sound?  Its sizes, so bounded, cannot overflow a sum or product of them. */
+static bool whole(const nicemu_reduction *job)
+{
+    return job->streams && job->element_bytes && job->first[1] && job->acc[1] && job->chunk &&
+           job->payload_room <= UINT32_MAX &&
+           job->chunk <= job->payload_room / job->element_bytes;
+}
+
 int nicemu_reduce(nicemu_cores *cores, const nicemu_reduction *job, uint64_t hart_mask,
                   uint64_t from, uint64_t to, nicemu_reduction_end *out)
 {
     struct station stations[MAX_HARTS];
     *out = (nicemu_reduction_end){.stop.reason = NICEMU_STOP_RETURN};
-    bool whole = job->streams && job->element_bytes && job->first[1] && job->acc[1] && job->chunk &&
-                 job->chunk <= job->payload_room / job->element_bytes;
-    u64 chunks = whole ? job->count / job->chunk + (job->count % job->chunk != 0) : 0;
-    if (!whole || to > chunks)
+    if (!whole(job) || to > job->count / job->chunk + (job->count % job->chunk != 0))
         return NICEMU_EINVAL;
-    for (u32 i = 0; i < cores->n; i++) {
-        if (!(hart_mask >> i & 1))
-            continue;
-        if (!station_open(&stations[i], cores->harts[i], job))
+    for (u32 i = 0; i < cores->n; i++)
+        if (hart_mask >> i & 1 && !station_open(&stations[i], cores->harts[i], job))
             return NICEMU_EFAULT;
-        memcpy(stations[i].host_arguments, job->context, CONTEXT_BYTES);
-    }
-    for (u64 chunk = from; chunk < to; chunk++) {
+    /* A core that fails stops; the others go on, so that what each has done does not depend on
+     * which of them share a call. */
+    bool failed = false;
+    for (u64 chunk = from; chunk < to && hart_mask; chunk++) {
         u64 core = chunk % cores->n;
-        if (!(hart_mask >> core & 1))
+        nicemu_reduction_end end = {.stop.reason = NICEMU_STOP_RETURN, .chunk = chunk};
+        if (!(hart_mask >> core & 1) || reduce_chunk(&stations[core], job, chunk, &end))
             continue;
-        out->chunk = chunk;
-        if (!reduce_chunk(&stations[core], job, chunk, out))
-            break;
+        hart_mask &= ~(1ull << core);
+        if (!failed)
+            *out = end;
+        failed = true;
     }
     return NICEMU_OK;
 }

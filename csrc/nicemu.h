@@ -148,7 +148,8 @@ typedef struct {
     uint64_t scratch_stride, arguments_stride, stack_stride;
     uint64_t payload_room; /* bytes between payload slots */
     uint64_t budget; /* per handler call */
-    uint8_t context[64]; /* of every call; `element` and `chunk` are filled in */
+    uint8_t context[64]; /* of the first stream's first element: from there rank, child and
+                            element are counted on; contributors and chunk are counted here */
     uint32_t element_bytes, result_bytes;
     uint32_t streams;
     uint64_t count; /* elements per stream */
@@ -157,14 +158,15 @@ typedef struct {
     void *result;
 } nicemu_reduction;
 
-/* Where a reduction ended early. */
+/* The first chunk that failed. */
 typedef struct {
     nicemu_stop stop; /* reason RETURN: every call returned */
     uint64_t status; /* nonzero a0 of the handler that ended it */
-    uint64_t chunk; /* number of the chunk it was working on */
+    uint64_t chunk; /* its number */
 } nicemu_reduction_end;
 
-/* Reduce the chunks from..to-1 that belong to the harts of `hart_mask`, in order.  Calls with
+/* Reduce the chunks from..to-1 that belong to the harts of `hart_mask`, in order.  A hart stops at
+ * its first chunk that fails; the others go on.  Harts may not share writable memory: calls with
  * disjoint masks may run at the same time on different host threads. */
 int nicemu_reduce(nicemu_cores *cores, const nicemu_reduction *job, uint64_t hart_mask,
                   uint64_t from, uint64_t to, nicemu_reduction_end *out);

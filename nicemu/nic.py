@@ -359,8 +359,9 @@ class Nic:
         Args:
             streams: 1-D arrays of equal length and of the image's element dtype; one per worker.
             payload: bytes of a full packet's payload, at most the machine's ``max_payload``.
-            context: what handlers may know; ``contributors`` and ``group`` are set to the number
-                of streams, ``chunk`` and ``element`` per call.
+            context: what handlers may know; ``rank``, ``child`` and ``element`` are those of the
+                first stream's first element and are counted on from there; ``chunk`` and
+                ``contributors`` are counted here, ``group`` is the number of streams.
             progress: called now and then with the number of elements done so far.
 
         Returns:
@@ -381,7 +382,7 @@ class Nic:
             )
         count, chunk = int(inputs[0].size), payload // element.size
         values = np.empty(count, result.dtype)
-        context = replace(context or Context(), contributors=len(inputs), group=len(inputs))
+        context = replace(context or Context(), group=len(inputs))
         job, keep = self._job(inputs, values, chunk, context)
         chunks = -(-count // chunk)
         before = [self.counters(i) for i in range(self.machine.cores)]

@@ -300,31 +300,48 @@ FINISH = [  # what first left in the accumulator, as the result
 ]
 
 
-@pytest.mark.parametrize(
-    ("offset", "value"),
-    [
-        (0, lambda chunk: 1),  # ABI version
-        (4, lambda chunk: 3),  # contributors: streams
-        (8, lambda chunk: 6),
-        (12, lambda chunk: 7),
-        (16, lambda chunk: 8),
-        (20, lambda chunk: 9),
-        (24, lambda chunk: chunk),
-        (28, lambda chunk: 3),  # group: streams
-        (32, lambda chunk: 100 + chunk),  # element: of the caller's array
-        (40, lambda chunk: 11),
-        (48, lambda chunk: 0),
-        (60, lambda chunk: 0),
-    ],
-)
-def test_context_of_each_call(offset: int, value: Callable[[int], int]) -> None:
+#: offset -> what the handlers of one chunk read there: `first` and `acc` with the number of streams
+#: that went before, `finish` (its payload is all of them)
+FIELDS: dict[int, tuple[Callable[[int, int], int], Callable[[int], int]]] = {
+    0: (lambda chunk, before: 1, lambda chunk: 1),  # ABI version
+    4: (lambda chunk, before: before + 1, lambda chunk: 3),  # contributors
+    8: (lambda chunk, before: 6 + before, lambda chunk: 6),  # rank: of the payload's worker
+    12: (lambda chunk, before: 7, lambda chunk: 7),
+    16: (lambda chunk, before: 8 + before, lambda chunk: 8),  # child
+    20: (lambda chunk, before: 9, lambda chunk: 9),
+    24: (lambda chunk, before: chunk, lambda chunk: chunk),
+    28: (lambda chunk, before: 3, lambda chunk: 3),  # group: streams
+    32: (lambda chunk, before: 100 + chunk, lambda chunk: 100 + chunk),  # of the caller's array
+    40: (lambda chunk, before: 11, lambda chunk: 11),
+    48: (lambda chunk, before: 0, lambda chunk: 0),
+    60: (lambda chunk, before: 0, lambda chunk: 0),
+}
+
+
+@pytest.mark.parametrize("offset", FIELDS)
+def test_context_of_each_call(offset: int) -> None:
     """What handlers read at each offset, chunk by chunk of one element."""
-    first = [encode("lw", rd=T0, rs1=A3, imm=offset), encode("sw", rs1=A0, rs2=T0, imm=0), *OK]
-    nic = device(made(first=first, finish=FINISH))
+    reducing, finishing = FIELDS[offset]
+    keep = [encode("lw", rd=T0, rs1=A3, imm=offset), encode("sw", rs1=A0, rs2=T0, imm=0), *OK]
+    tell = [encode("lw", rd=T0, rs1=A3, imm=offset), *FINISH[1:]]
     inputs = [np.zeros(20, np.float32)] * 3
     context = Context(rank=6, device=7, child=8, seq=9, element=100, seed=11)
-    result = nic.reduce(inputs, payload=4, context=context)
-    assert result.values.view(np.uint32).tolist() == [value(chunk) for chunk in range(20)]
+    for code, value in (
+        ({"first": keep, "finish": FINISH}, lambda chunk: reducing(chunk, 0)),
+        ({"acc": keep, "finish": FINISH}, lambda chunk: reducing(chunk, 2)),
+        ({"finish": tell}, finishing),
+    ):
+        result = device(made(**code)).reduce(inputs, payload=4, context=context)
+        assert result.values.view(np.uint32).tolist() == [value(chunk) for chunk in range(20)]
+
+
+def test_context_of_a_fan_in() -> None:
+    """Rank and child are the first payload's; all of them have contributed afterwards."""
+    for offset, expected_ in ((4, 5), (8, 3), (16, 3)):
+        keep = [encode("lw", rd=T0, rs1=A3, imm=offset), encode("sw", rs1=A0, rs2=T0, imm=0), *OK]
+        nic = device(made(acc2=keep, finish=FINISH))
+        result = nic.reduce([np.zeros(4, np.float32)] * 5, payload=4)
+        assert result.values.view(np.uint32).tolist() == [expected_] * 4
 
 
 @pytest.mark.parametrize("register", [A0, A1, A3, SP, T1])
@@ -513,6 +530,29 @@ def test_hostile_stream(name: str) -> None:
             nic.reduce([np.zeros(100, np.float32)] * 2, payload=4)
         check_fault(error.value.fault, case._replace(address=address, at=at))
     good_still_works(nic)
+
+
+def test_a_failure_stops_its_core_alone() -> None:
+    """Whatever the number of threads: each core goes on to its own first failure."""
+    guard = [  # chunks 5 and 6 fail, and 13, which core 5 never begins
+        encode("lw", rd=T0, rs1=A3, imm=24),
+        encode("andi", rd=T0, rs1=T0, imm=7),
+        encode("addi", rd=T0, rs1=T0, imm=-5),
+        encode("sltiu", rd=T0, rs1=T0, imm=2),
+        encode("beq", rs1=T0, rs2=0, target=8),
+        encode("ecall"),
+        *OK,
+    ]
+    seen = []
+    for threads in (1, 2, 3, 8):
+        nic = device(made(first=guard), machine=M, threads=threads)
+        with pytest.raises(FaultError, match="chunk 5 of made"):
+            nic.reduce([np.zeros(100, np.float32)] * 2, payload=4)
+        seen.append(counters(nic))
+    assert all(s == seen[0] for s in seen)
+    used = [nic.counters(core).instructions for core in range(8)]
+    assert used[5] == used[6] == 5
+    assert min(used[:5] + used[7:]) > 100
 
 
 def test_status() -> None:
