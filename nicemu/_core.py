@@ -240,7 +240,11 @@ class Counters:
 
 
 class Cores:
-    """A set of harts and the memory they share."""
+    """A set of harts and the memory they share.
+
+    Not for several threads at a time: the harts look at each other's reservations, and a hart's
+    decoded code is changed while it runs.
+    """
 
     def __init__(
         self,
@@ -266,26 +270,25 @@ class Cores:
         if simd not in SIMD:
             raise ArgumentError(f"simd {simd!r} is unknown: use one of {', '.join(SIMD)}")
         names = extension_names()
-        bits = 0
+        bits = 0 if extensions is None else 1  # 0 = all; "i" is always there
         for name in extensions or ():
             if name not in names:
                 raise ArgumentError(f"extension {name!r} is unknown: use {', '.join(names)}")
             bits |= 1 << names.index(name)
-        config = ffi.new(
-            "nicemu_config *",
-            {
-                "harts": harts,
-                "vlen": vlen,
-                "simd": SIMD[simd],
-                "trap_to_guest": trap_to_guest,
-                "extensions": bits,
-            },
-        )
+        what = f"harts={harts} (1..64), vlen={vlen} (128, 256, 512 or 1024), simd={simd!r}"
+        config = ffi.new("nicemu_config *")
+        try:
+            config.harts, config.vlen = harts, vlen
+        except OverflowError:
+            _check(lib.NICEMU_EINVAL, what)
+        config.simd = SIMD[simd]
+        config.trap_to_guest = trap_to_guest
+        config.extensions = bits
         out = ffi.new("nicemu_cores **")
-        what = f"cores with harts={harts}, vlen={vlen}, simd={simd!r}"
         _check(lib.nicemu_open(config, out), what)
         self._cores = ffi.gc(out[0], lib.nicemu_close)
         self._kept: list[object] = []
+        self._mapped = 0  # bytes of all regions
         self.harts = harts
         self.vlen = vlen
 
@@ -316,6 +319,7 @@ class Cores:
         code = lib.nicemu_map(self._cores, self._mask(harts), base, size, perm, pointer)
         _check(code, f"region of {size} bytes at {base:#x}")
         self._kept.append(raw)
+        self._mapped += size
         return memory
 
     def read(self, address: int, size: int, hart: int = 0) -> bytes:
@@ -324,9 +328,10 @@ class Cores:
         Raises:
             ArgumentError: not mapped for that hart, all of it in one region.
         """
+        what = f"read of {size} bytes at {address:#x}"
+        self._bounded(address, size, what)
         buffer = ffi.new("uint8_t[]", size)
-        code = lib.nicemu_read(self._cores, hart, address, buffer, size)
-        _check(code, f"read of {size} bytes at {address:#x}")
+        _check(lib.nicemu_read(self._cores, hart, address, buffer, size), what)
         return bytes(ffi.buffer(buffer, size))
 
     def write(self, address: int, data: bytes, hart: int = 0) -> None:
@@ -335,8 +340,14 @@ class Cores:
         Raises:
             ArgumentError: not mapped for that hart, all of it in one region.
         """
-        code = lib.nicemu_write(self._cores, hart, address, ffi.from_buffer(data), len(data))
-        _check(code, f"write of {len(data)} bytes at {address:#x}")
+        what = f"write of {len(data)} bytes at {address:#x}"
+        self._bounded(address, len(data), what)
+        _check(lib.nicemu_write(self._cores, hart, address, ffi.from_buffer(data), len(data)), what)
+
+    def _bounded(self, address: int, size: int, what: str) -> None:
+        """Refuse what no hart can have mapped, and what C has no number for."""
+        if not 0 <= address < 1 << 64 or not 0 <= size <= self._mapped:
+            _check(lib.NICEMU_EFAULT, what)
 
     def x(self, hart: int = 0) -> np.ndarray:
         """The 32 integer registers as a writable uint64 view (leave x[0] alone)."""

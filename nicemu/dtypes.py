@@ -1,7 +1,7 @@
 """Number formats of gradients, as rows that everything else reads.
 
 Owns: names, aliases, widths and canonical NaNs.  To add a format: one row here and one in
-csrc/fp.c.  Arithmetic is not here.
+csrc/fp.h.  Arithmetic is not here.
 """
 
 from __future__ import annotations
@@ -67,7 +67,10 @@ def format_of(name: str | np.dtype | type) -> Format:
     if isinstance(name, str):
         found = [f for f in FORMATS if name in (f.name, f.alias)]
     else:
-        dtype = np.dtype(name)
+        try:
+            dtype = np.dtype(name)
+        except TypeError:  # e.g. a torch dtype
+            dtype = None
         found = [f for f in FORMATS if f.dtype == dtype]
     if not found:
         known = ", ".join(f"{f.name} ({f.alias})" for f in FORMATS)

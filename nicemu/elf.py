@@ -213,6 +213,8 @@ class _Parser:
 
     def symbols(self, sections: list[tuple[int, ...]]) -> dict[str, int]:
         found: dict[str, int] = {}
+        if sum(kind == SHT_SYMTAB for _name, kind, *_rest in sections) > 1:  # as the gABI has it
+            raise self.bad("more than one symbol table: the file is damaged, build it again")
         for _name, kind, _flags, _address, offset, size, link, _info, _align, each in sections:
             if kind != SHT_SYMTAB:
                 continue

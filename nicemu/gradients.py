@@ -345,7 +345,9 @@ class Output:
         self._group = group
         named = list(group[0].shapes) != [UNNAMED]
         if self.path.suffix not in SUFFIXES:
-            _refuse(self.path, f"suffix {self.path.suffix!r} is unknown", f"use {SUFFIXES}")
+            _refuse(
+                self.path, f"suffix {self.path.suffix!r} is unknown", f"use {', '.join(SUFFIXES)}"
+            )
         if self.path.suffix == ".npy" and named:
             _refuse(
                 self.path,

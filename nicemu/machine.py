@@ -12,6 +12,8 @@ from nicemu.errors import ArgumentError
 __all__ = ["MACHINES", "Machine", "machine"]
 
 KIB = 1024
+LARGEST = {"cores": 64, "max_payload": 1 << 20, "max_fan_in": 8, "budget": (1 << 63) - 1}
+ALL_SCRATCHPADS = 512 * KIB * KIB  # bytes: what the device's address map (nic) has room for
 
 
 @dataclass(frozen=True)
@@ -26,7 +28,7 @@ class Machine:
         stack: bytes of stack per core.
         budget: most instructions + active vector elements of one handler call.
         max_payload: most bytes of one packet's payload.
-        max_fan_in: most payloads that one handler call takes.
+        max_fan_in: most payloads that one handler call takes, 1..8.
     """
 
     name: str
@@ -44,8 +46,9 @@ class Machine:
         Raises:
             ArgumentError: a field is outside its range.
         """
-        if not 1 <= self.cores <= 64:
-            raise ArgumentError(f"cores {self.cores} is out of range: use 1..64")
+        for name, most in LARGEST.items():
+            if not 1 <= getattr(self, name) <= most:
+                raise ArgumentError(f"{name} {getattr(self, name)} is out of range: use 1..{most}")
         if self.vlen not in (128, 256, 512, 1024):
             raise ArgumentError(f"vlen {self.vlen} is not supported: use 128, 256, 512 or 1024")
         need = self.max_payload * (self.max_fan_in + 2 * 2)
@@ -58,8 +61,11 @@ class Machine:
             value = getattr(self, name)
             if value < 4096 or value % 4096 or value > 64 * 1024 * KIB:
                 raise ArgumentError(f"{name} {value} must be a multiple of 4096 up to 64 MiB")
-        if self.budget < 1:
-            raise ArgumentError(f"budget {self.budget} must be at least 1")
+        if self.cores * self.scratchpad > ALL_SCRATCHPADS:
+            raise ArgumentError(
+                f"{self.cores} scratchpads of {self.scratchpad} bytes: "
+                f"use at most {ALL_SCRATCHPADS >> 20} MiB in all"
+            )
 
 
 MACHINES: dict[str, Machine] = {

@@ -134,6 +134,12 @@ class _Layout:
     room: int
 
 
+def _array(values: object, what: str) -> np.ndarray:
+    if not isinstance(values, np.ndarray):
+        raise ArgumentError(f"{what} is of type {type(values).__name__}: pass a numpy array")
+    return values
+
+
 def _host_threads() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
@@ -175,7 +181,7 @@ class Nic:
         self._cores = Cores(m.cores, m.vlen, simd=simd)
         self._image: KernelImage | None = None
         self._loaded = 0
-        self._code = self._cores.map(CODE, MAX_CODE, _core.R | _core.X)
+        self._cores.map(CODE, MAX_CODE, _core.R | _core.X)
         self._strides = (m.scratchpad, PAGE, m.stack + PAGE)
         for core in range(m.cores):
             scratch, arguments, stack = self._bases(core)
@@ -199,7 +205,13 @@ class Nic:
         return self._image
 
     def load(self, image: KernelImage) -> None:
-        """Put an image into the code memory of all cores, in place of the one before."""
+        """Put an image into the code memory of all cores, in place of the one before.
+
+        Raises:
+            ArgumentError: it is no image.
+        """
+        if not isinstance(image, KernelImage):
+            raise ArgumentError(f"{type(image).__name__} is no image: pass a nicemu.KernelImage")
         self._cores.write(CODE, image.code + bytes(max(0, self._loaded - len(image.code))))
         self._loaded = len(image.code)
         self._image = image
@@ -273,7 +285,7 @@ class Nic:
             first = payloads[0] if payloads else accumulator
             if first is None:
                 raise ArgumentError("count is not given: pass count, payloads or accumulator")
-            count = int(first.size)
+            count = _array(first, "a payload or accumulator").size
         scratch, arguments, stack = self._bases(self._checked(core))
         layout = self._layout(count, image, len(payloads))
         if accumulator is not None:
@@ -307,6 +319,7 @@ class Nic:
         )
 
     def _put(self, address: int, values: np.ndarray, row: Format, count: int, core: int) -> None:
+        values = _array(values, "a payload or accumulator")
         if values.dtype != row.dtype or values.shape != (count,):
             raise ArgumentError(
                 f"array of shape {values.shape} and dtype {values.dtype}: this entry takes "
@@ -391,11 +404,10 @@ class Nic:
         with ThreadPoolExecutor(self.threads) as pool:
             for begin in range(0, chunks, batch):
                 end = min(begin + batch, chunks)
-                self._run_batch(pool, job, begin, end)
+                self._run_batch(pool, job, (keep, values), begin, end)
                 if progress is not None:
                     progress(min(end * chunk, count))
         seconds = time.perf_counter() - start
-        del keep
         return ReduceResult(
             values=values,
             packets=chunks * len(inputs),
@@ -414,8 +426,9 @@ class Nic:
         )
 
     def _inputs(self, streams: Sequence[np.ndarray], element: Format) -> list[np.ndarray]:
-        if not streams:
+        if len(streams) == 0:
             raise ArgumentError("no streams: pass one array per worker")
+        streams = [_array(stream, f"stream {i}") for i, stream in enumerate(streams)]
         for i, stream in enumerate(streams):
             if stream.ndim != 1 or stream.dtype != element.dtype or stream.size != streams[0].size:
                 raise ArgumentError(
@@ -466,8 +479,11 @@ class Nic:
         )
         return job, [pointers, inputs]
 
-    def _run_batch(self, pool: ThreadPoolExecutor, job: Any, begin: int, end: int) -> None:
-        def run(thread: int) -> Any:
+    def _run_batch(
+        self, pool: ThreadPoolExecutor, job: Any, keep: object, begin: int, end: int
+    ) -> None:
+        # `keep`: held by the thread, which Ctrl-C may leave running behind the caller's back
+        def run(thread: int, keep: object = keep) -> Any:
             mask = sum(1 << i for i in range(thread, self.machine.cores, self.threads))
             out = ffi.new("nicemu_reduction_end *")
             code = lib.nicemu_reduce(self._cores.handle, job, mask, begin, end, out)

@@ -116,6 +116,15 @@ def test_damaged_fields_raise_one_type_only(changes: list[tuple[tuple[int, int],
     run_or_refuse(bytes(data))
 
 
+def test_two_symbol_tables() -> None:
+    """The gABI allows one; with tens of thousands that share their bytes, reading would not end."""
+    data = bytearray(SMALL)
+    sections = int.from_bytes(data[40:48], "little")
+    data[sections + 64 + 4] = 2  # the code section becomes a SHT_SYMTAB
+    with pytest.raises(FileFormatError, match="more than one symbol table"):
+        parse_elf(bytes(data))
+
+
 @settings(max_examples=300, deadline=None)
 @given(st.binary(max_size=300) | st.binary(max_size=300).map(lambda b: SMALL[:64] + b))
 def test_random_bytes_raise_one_type_only(data: bytes) -> None:

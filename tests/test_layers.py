@@ -32,6 +32,7 @@ LEVELS: tuple[tuple[str, ...], ...] = (
     ("reference", "reference.scalar", "reference.streams"),
     ("nic", "bare"),
     ("cli",),
+    ("__main__",),
 )
 LEVEL = {name: i for i, names in enumerate(LEVELS) for name in names}
 #: Installed packages -> the only modules that may import them (numpy: any).

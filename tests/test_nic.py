@@ -204,6 +204,12 @@ def test_inputs_are_only_read() -> None:
     same_bits(base, before)
 
 
+def test_rows_of_an_array_are_streams() -> None:
+    rows = np.stack(streams(3, 100, "float32"))
+    result = device(kernel("sum", "float32")).reduce(rows)  # type: ignore[arg-type]
+    same_bits(result.values, expected("sum", "wide", list(rows)))
+
+
 def test_progress() -> None:
     nic = device(kernel("sum", "float16"))
     seen: list[int] = []
@@ -604,6 +610,9 @@ def test_no_image() -> None:
 F16 = np.zeros(10, np.float16)
 BAD_USES: dict[str, Callable[[Nic], object]] = {
     "no streams": lambda nic: nic.reduce([]),
+    "lists": lambda nic: nic.reduce([[1, 2], [3, 4]]),  # type: ignore[list-item]
+    "list as payload": lambda nic: nic.handle("first", [[1.0]]),  # type: ignore[list-item]
+    "no image": lambda nic: nic.load(b""),  # type: ignore[arg-type]
     "unequal": lambda nic: nic.reduce([F16, F16[:9]]),
     "wrong dtype": lambda nic: nic.reduce([F16, np.zeros(10, np.float32)]),
     "byte order": lambda nic: nic.reduce([F16.astype(">f2")]),
@@ -634,6 +643,10 @@ BAD_USES: dict[str, Callable[[Nic], object]] = {
     "read elsewhere": lambda nic: nic.read(0, 4),
     "read too much": lambda nic: nic.read(SCRATCHPAD, M.scratchpad + 1),
     "read another core's": lambda nic: nic.read(SCRATCHPAD, 4, core=1),
+    "read below 0": lambda nic: nic.read(-1, 4),
+    "read less than nothing": lambda nic: nic.read(SCRATCHPAD, -1),
+    "read more than there is": lambda nic: nic.read(SCRATCHPAD, 1 << 62),
+    "write above all": lambda nic: nic.write(1 << 64, b"abc"),
     "write elsewhere": lambda nic: nic.write(0, b"abc"),
     "context": lambda nic: nic.reduce([F16], context=Context(seq=1 << 32)),
     "machine": lambda nic: Nic("no such"),
@@ -645,6 +658,12 @@ BAD_USES: dict[str, Callable[[Nic], object]] = {
     "scratchpad page": lambda nic: Machine("x", scratchpad=(128 << 10) + 1),
     "stack": lambda nic: Machine("x", stack=0),
     "budget": lambda nic: Machine("x", budget=0),
+    "budget too large": lambda nic: Machine("x", budget=1 << 64),
+    "no fan-in": lambda nic: Machine("x", max_fan_in=0),
+    "fan-in": lambda nic: Machine("x", max_fan_in=9),
+    "negative payload": lambda nic: Machine("x", max_payload=-4),
+    "all scratchpads": lambda nic: Machine("x", cores=64, scratchpad=64 << 20),
+    "format": lambda nic: kernel("sum", object()),  # type: ignore[arg-type]
 }
 
 
