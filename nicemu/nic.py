@@ -22,8 +22,10 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import wraps
 from string import ascii_lowercase
-from typing import Any
+from threading import RLock
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import numpy as np
 
@@ -140,6 +142,23 @@ def _array(values: object, what: str) -> np.ndarray:
     return values
 
 
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+
+
+def _one_at_a_time(
+    method: Callable[Concatenate[Nic, _P], _R],
+) -> Callable[Concatenate[Nic, _P], _R]:
+    """A method that waits until no other thread is inside one: the C core trusts in that."""
+
+    @wraps(method)
+    def locked(self: Nic, /, *args: _P.args, **kwargs: _P.kwargs) -> _R:
+        with self._lock:
+            return method(self, *args, **kwargs)
+
+    return locked
+
+
 def _host_threads() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
@@ -148,6 +167,8 @@ def _host_threads() -> int:
 
 class Nic:
     """A device whose cores run one kernel image.
+
+    Threads may share it; their calls follow one another.
 
     Example:
         >>> nic = nicemu.Nic()
@@ -179,6 +200,7 @@ class Nic:
         self.threads = min(threads or _host_threads(), self.machine.cores)
         m = self.machine
         self._cores = Cores(m.cores, m.vlen, simd=simd)
+        self._lock = RLock()  # a progress callback may call
         self._image: KernelImage | None = None
         self._loaded = 0
         self._cores.map(CODE, MAX_CODE, _core.R | _core.X)
@@ -204,6 +226,7 @@ class Nic:
             raise ImageError("no image is loaded: call Nic.load(nicemu.kernel(op, element)) first")
         return self._image
 
+    @_one_at_a_time
     def load(self, image: KernelImage) -> None:
         """Put an image into the code memory of all cores, in place of the one before.
 
@@ -216,6 +239,7 @@ class Nic:
         self._loaded = len(image.code)
         self._image = image
 
+    @_one_at_a_time
     def read(self, address: int, size: int, core: int = 0) -> bytes:
         """Memory as core ``core`` addresses it.
 
@@ -224,6 +248,7 @@ class Nic:
         """
         return self._cores.read(address, size, self._checked(core))
 
+    @_one_at_a_time
     def write(self, address: int, data: bytes, core: int = 0) -> None:
         """Write memory as core ``core`` addresses it, whatever the handler's permissions.
 
@@ -232,10 +257,12 @@ class Nic:
         """
         self._cores.write(address, data, self._checked(core))
 
+    @_one_at_a_time
     def counters(self, core: int) -> Counters:
         """What a core has done since the device was made or :meth:`clear_counters` was called."""
         return self._cores.counters(self._checked(core))
 
+    @_one_at_a_time
     def clear_counters(self) -> None:
         """Start counting from zero on every core."""
         for core in range(self.machine.cores):
@@ -248,6 +275,7 @@ class Nic:
 
     # ---- one handler call ------------------------------------------------------------------------
 
+    @_one_at_a_time
     def handle(
         self,
         entry: str,
@@ -356,6 +384,7 @@ class Nic:
             )
         return _Layout(accumulator, destination, max(room, 64))
 
+    @_one_at_a_time
     def reduce(
         self,
         streams: Sequence[np.ndarray],

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
 import numpy as np
@@ -125,6 +126,16 @@ def test_any_thread_count_gives_the_same() -> None:
     assert all(s == seen[0] for s in seen)
     assert len({c.instructions for c in seen[0][1]}) > 1  # cores have different loads
     assert min(c.instructions for c in seen[0][1]) > 0
+
+
+def test_threads_may_share_a_device() -> None:
+    """Calls of several Python threads follow one another: a core's state is never two calls'."""
+    nic = device(kernel("sum", "float32"), threads=1)
+    inputs = [streams(3, 60_000, "float32", seed) for seed in range(4)]
+    with ThreadPoolExecutor(4) as pool:
+        results = pool.map(lambda given: nic.reduce(given, payload=4), inputs)
+        for given, result in zip(inputs, results, strict=True):
+            same_bits(result.values, expected("sum", "wide", given))
 
 
 @pytest.mark.parametrize("element", ELEMENTS)
