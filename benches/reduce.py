@@ -4,10 +4,10 @@ What: ``Nic.reduce`` with the built-in sum (f32 accumulator, one rounding) on on
 all; the same by hand in AVX2 (``benches/reduce.c``) and in plain numpy; and torch ``add_`` into the
 first stream's copy, which rounds at every step and is what frameworks do on a host.
 
-How: GB/s = bytes of all input streams / time.  Time is CPU time for one thread and wall time for
-several, medians of interleaved rounds; a ratio is the median of the rounds' own ratios to torch
-``add_`` on one thread, with the lowest and highest in parentheses.  Before timing, every bit that
-claims to be rounded once is compared with ``nicemu.reference``.
+How: GB/s = bytes of all input streams / time, into an array that exists already.  Time is CPU time
+for one thread and wall time for several, medians of interleaved rounds; a ratio is the median of
+the rounds' own ratios to torch ``add_`` on one thread, with the lowest and highest in parentheses.
+Before timing, every bit that claims to be rounded once is compared with ``nicemu.reference``.
 
     python benches/reduce.py                                      # 4 x 64 MiB of bf16
     python benches/reduce.py --streams 8 --mib 16 --dtype f16 --json reduce.json
@@ -91,7 +91,8 @@ def device_jobs(streams: list[Array], row: Format, threads: list[int]) -> dict[s
     def one(n: int) -> Job:
         nic = nicemu.Nic(threads=n)
         nic.load(nicemu.kernel("sum", row))
-        return Job(lambda: nic.reduce(streams).values, n)
+        result = aligned(streams[0].size, row)
+        return Job(lambda: nic.reduce(streams, out=result).values, n)
 
     return {f"nicemu {n}T": one(n) for n in threads}
 

@@ -390,6 +390,7 @@ class Nic:
         streams: Sequence[np.ndarray],
         *,
         payload: int = 1024,
+        out: np.ndarray | None = None,
         context: Context | None = None,
         progress: Callable[[int], None] | None = None,
     ) -> ReduceResult:
@@ -401,6 +402,8 @@ class Nic:
         Args:
             streams: 1-D arrays of equal length and of the image's element dtype; one per worker.
             payload: bytes of a full packet's payload, at most the machine's ``max_payload``.
+            out: where to put the result: 1-D, contiguous, of the image's result dtype.  It may be
+                one of the streams.  None makes a new array, whose pages cost as much as they hold.
             context: what handlers may know; ``rank``, ``child`` and ``element`` are those of the
                 first stream's first element and are counted on from there; ``chunk`` and
                 ``contributors`` are counted here, ``group`` is the number of streams.
@@ -410,7 +413,7 @@ class Nic:
             ReduceResult; ``values`` has the image's result dtype.
 
         Raises:
-            ArgumentError: no stream, or arrays or payload that do not fit.
+            ArgumentError: no stream, or arrays, ``out`` or payload that do not fit.
             FaultError: a handler trapped or used up its budget (of several: the first chunk).
             ImageError: no image is loaded, or a handler returned a nonzero status.
         """
@@ -423,7 +426,8 @@ class Nic:
                 f"{self.machine.max_payload} bytes"
             )
         count, chunk = int(inputs[0].size), payload // element.size
-        values = np.empty(count, result.dtype)
+        values = np.empty(count, result.dtype) if out is None else out
+        self._check_result(values, inputs, result)
         context = replace(context or Context(), group=len(inputs))
         job, keep = self._job(inputs, values, chunk, context)
         chunks = -(-count // chunk)
@@ -465,6 +469,21 @@ class Nic:
                     f"takes 1-D arrays of {element.name}, all of {streams[0].size} elements"
                 )
         return [np.ascontiguousarray(stream) for stream in streams]
+
+    def _check_result(self, out: np.ndarray, inputs: list[np.ndarray], result: Format) -> None:
+        if out.shape != inputs[0].shape or out.dtype != result.dtype:
+            raise ArgumentError(
+                f"out has shape {out.shape} and dtype {out.dtype}: the result is "
+                f"({inputs[0].size},) of {result.name}"
+            )
+        if not (out.flags.c_contiguous and out.flags.writeable):
+            raise ArgumentError("out is not contiguous or not writeable: pass a plain array")
+        for i, stream in enumerate(inputs):
+            same = out.ctypes.data == stream.ctypes.data and out.itemsize == stream.itemsize
+            if not same and np.may_share_memory(out, stream):
+                raise ArgumentError(
+                    f"out overlaps stream {i} in part: pass the same array, or another"
+                )
 
     def _job(
         self, inputs: list[np.ndarray], values: np.ndarray, chunk: int, context: Context

@@ -221,6 +221,17 @@ def test_rows_of_an_array_are_streams() -> None:
     same_bits(result.values, expected("sum", "wide", list(rows)))
 
 
+@pytest.mark.parametrize("into", [None, 0, 3, 8])
+def test_result_into_an_array(into: int | None) -> None:
+    """A given one, or a stream in place; nine streams are reduced in two handler calls."""
+    inputs = streams(9, 4000, "bfloat16")
+    want = expected("sum", "wide", inputs)
+    out = np.empty_like(want) if into is None else inputs[into]
+    result = device(kernel("sum", "bfloat16")).reduce(inputs, out=out)
+    assert result.values is out
+    same_bits(out, want)
+
+
 def test_progress() -> None:
     nic = device(kernel("sum", "float16"))
     seen: list[int] = []
@@ -634,6 +645,12 @@ BAD_USES: dict[str, Callable[[Nic], object]] = {
     "payload below an element": lambda nic: nic.reduce([F16], payload=1),
     "payload negative": lambda nic: nic.reduce([F16], payload=-2),
     "payload too large": lambda nic: nic.reduce([F16], payload=4097),
+    "out too small": lambda nic: nic.reduce([F16], out=np.zeros(9, np.float16)),
+    "out of another dtype": lambda nic: nic.reduce([F16], out=np.zeros(10, np.float32)),
+    "out not contiguous": lambda nic: nic.reduce([F16], out=np.zeros(20, np.float16)[::2]),
+    "out not writeable": lambda nic: nic.reduce([F16], out=np.broadcast_to(F16[:1], 10)),
+    "out read-only": lambda nic: nic.reduce([F16], out=np.frombuffer(bytes(20), np.float16)),
+    "out overlaps": lambda nic: nic.reduce([F16[:5], F16[5:]], out=F16[1:6]),
     "unknown entry": lambda nic: nic.handle("add", [F16]),
     "absent fan-in": lambda nic: nic.handle("acc3", [F16] * 3),
     "no count": lambda nic: nic.handle("finish"),
