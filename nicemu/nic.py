@@ -403,7 +403,8 @@ class Nic:
             streams: 1-D arrays of equal length and of the image's element dtype; one per worker.
             payload: bytes of a full packet's payload, at most the machine's ``max_payload``.
             out: where to put the result: 1-D, contiguous, of the image's result dtype.  It may be
-                one of the streams.  None makes a new array, whose pages cost as much as they hold.
+                one of the streams; an exception leaves it partly written.  None makes a new array,
+                whose untouched pages cost the host about as much time as the rest.
             context: what handlers may know; ``rank``, ``child`` and ``element`` are those of the
                 first stream's first element and are counted on from there; ``chunk`` and
                 ``contributors`` are counted here, ``group`` is the number of streams.
