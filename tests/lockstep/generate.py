@@ -449,7 +449,8 @@ class Generator:
         p.add(FIRST, where, mstatus, "lui", rd=rs1, hi20=high)
         p.add(SECOND, where, mstatus, "addi", rd=rs1, rs1=rs1, imm=low)
         often = (rs1 != 0) & (rng.random(n) < 0.9)
-        for name, top in (("frm", 5), ("fcsr", 5 << 5), ("vstart", 24)):
+        vstart = np.where(rng.random(n) < 0.7, 24, 2048)  # more than there are elements, too
+        for name, top in (("frm", 5), ("fcsr", 5 << 5), ("vstart", vstart)):
             mine = often & (number == csrs()[name])
             p.add(FIRST, where, mine, "addi", rd=rs1, rs1=0, imm=rng.integers(0, top, n))
 
