@@ -66,8 +66,6 @@ void nicemu_close(nicemu_cores *cores)
         free_aligned(h->step);
         free_aligned(h);
     }
-    for (u32 i = 0; i < cores->n_owned; i++)
-        free_aligned(cores->owned[i]);
     free_aligned(cores->isa);
     free_aligned(cores);
 }
@@ -116,6 +114,11 @@ static struct hart *hart_of(const struct nicemu_cores *cores, u32 i)
 
 /* ---- memory ------------------------------------------------------------------------------------------ */
 
+static u64 all_harts(const struct nicemu_cores *cores)
+{
+    return ~0ull >> (64 - cores->n);
+}
+
 static bool overlaps(const struct map *map, u64 base, u64 size)
 {
     for (u32 i = 0; i < map->n; i++) {
@@ -135,8 +138,8 @@ static void forget_spans(struct hart *h)
 int nicemu_map(nicemu_cores *cores, uint64_t hart_mask, uint64_t base, uint64_t size, uint32_t perm,
                void *host)
 {
-    u64 all = cores->n == 64 ? ~0ull : (1ull << cores->n) - 1;
-    if (!(hart_mask & all) || (hart_mask & ~all) || size < MIN_REGION || size > RETURN_PC ||
+    u64 all = all_harts(cores);
+    if (!host || !(hart_mask & all) || (hart_mask & ~all) || size < MIN_REGION || size > RETURN_PC ||
         base > RETURN_PC - size || (perm & ~15u))
         return NICEMU_EINVAL;
     for (u32 i = 0; i < cores->n; i++) {
@@ -146,14 +149,6 @@ int nicemu_map(nicemu_cores *cores, uint64_t hart_mask, uint64_t base, uint64_t 
             return NICEMU_EOVERLAP;
         if (cores->harts[i]->map.n == MAX_REGIONS)
             return NICEMU_ENOMEM;
-    }
-    if (!host) {
-        if (cores->n_owned == MAX_OWNED)
-            return NICEMU_ENOMEM;
-        host = alloc_aligned(size);
-        if (!host)
-            return NICEMU_ENOMEM;
-        cores->owned[cores->n_owned++] = host;
     }
     for (u32 i = 0; i < cores->n; i++) {
         struct hart *h = cores->harts[i];
@@ -296,8 +291,8 @@ void cores_break_reservations(struct nicemu_cores *cores, u32 writer, u64 addr, 
 {
     for (u32 i = 0; i < cores->n; i++) {
         struct hart *h = cores->harts[i];
-        u64 granule = h->reserved * 64;
-        if (i != writer && h->has_reservation && (addr - granule < 64 || granule - addr < n))
+        if (i != writer && h->has_reservation &&
+            (addr - h->reserved < GRANULE || h->reserved - addr < n))
             h->has_reservation = false;
     }
 }
@@ -326,7 +321,7 @@ int nicemu_run(nicemu_cores *cores, uint32_t hart, uint64_t budget, nicemu_stop 
 int nicemu_run_round_robin(nicemu_cores *cores, uint64_t hart_mask, uint64_t quantum,
                            uint64_t budget, uint32_t *which, nicemu_stop *out)
 {
-    if (quantum == 0)
+    if (quantum == 0 || !(hart_mask & all_harts(cores)))
         return NICEMU_EINVAL;
     *out = (nicemu_stop){.reason = NICEMU_STOP_BUDGET};
     *which = 0;

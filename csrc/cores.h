@@ -6,7 +6,7 @@
 
 #include "hart.h"
 
-enum { MAX_HARTS = 64, MAX_OWNED = 256 };
+enum { MAX_HARTS = 64 };
 
 struct nicemu_cores {
     u32 n;
@@ -14,8 +14,6 @@ struct nicemu_cores {
     struct isa *isa;
     struct vtype vtypes[256];
     struct hart *harts[MAX_HARTS];
-    void *owned[MAX_OWNED]; /* backing memory to free */
-    u32 n_owned;
 };
 
 /* A store by hart `writer` (cores->n: the host) to n bytes at addr ends every other hart's

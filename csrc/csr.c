@@ -2,8 +2,6 @@
 #include "decode.h"
 #include "fp_env.h"
 
-enum { ZERO, KEPT };
-
 #define CSR(id, number, ext, kind) CSR_##id = number,
 enum csr {
 #include "csr.def"
@@ -13,9 +11,9 @@ enum csr {
 struct csr_row {
     const char *name;
     u16 number;
-    u8 ext, kind;
+    u8 ext;
 };
-#define CSR(id, number, ext, kind) {#id, number, EXT_##ext, kind},
+#define CSR(id, number, ext, kind) {#id, number, EXT_##ext},
 static const struct csr_row csr_rows[] = {
 #include "csr.def"
 };
@@ -49,7 +47,18 @@ bool csr_exists(const struct hart *h, u32 number)
     return row && h->isa->extensions >> row->ext & 1;
 }
 
-u64 hart_misa(const struct hart *h)
+u32 csr_needs(u32 number)
+{
+    const struct csr_row *row = find(number);
+    return !row ? 0 : row->ext == EXT_F ? NEED_F : row->ext == EXT_V ? NEED_V : 0;
+}
+
+/* The switches below have no default, so that the compiler names a row without a case. */
+#define CASE_ZERO(id) case CSR_##id:
+#define CASE_KEPT(id)
+#define CSR(id, number, ext, kind) CASE_##kind(id)
+
+static u64 read_misa(const struct hart *h)
 {
     static const struct {
         u8 ext;
@@ -124,7 +133,7 @@ u64 csr_read(struct hart *h, u32 number, u64 retired)
     case CSR_mstatus:
         return read_mstatus(h);
     case CSR_misa:
-        return hart_misa(h);
+        return read_misa(h);
     case CSR_mie:
         return h->mie;
     case CSR_mtvec:
@@ -141,9 +150,10 @@ u64 csr_read(struct hart *h, u32 number, u64 retired)
         return h->mcause;
     case CSR_mtval:
         return h->mtval;
-    default: /* the rows of kind ZERO */
+#include "csr.def"
         return 0;
     }
+    return 0; /* csr_exists has been asked: never here */
 }
 
 static void refresh_units(struct hart *h)
@@ -226,12 +236,19 @@ void csr_write(struct hart *h, u32 number, u64 v)
     case CSR_mtval:
         h->mtval = v;
         break;
-    default: /* kind ZERO, and misa, which is fixed */
-        break;
+    /* read-only by their number (the host may try), or fixed */
+    case CSR_vl:
+    case CSR_vtype:
+    case CSR_vlenb:
+    case CSR_cycle:
+    case CSR_time:
+    case CSR_instret:
+    case CSR_mhartid:
+    case CSR_misa:
+#include "csr.def"
+        return;
     }
-    if (number <= CSR_fcsr)
-        hart_mark_dirty(h, NEED_F);
-    else if (number <= CSR_vcsr)
-        hart_mark_dirty(h, NEED_V);
+    hart_mark_dirty(h, csr_needs(number));
     hart_refresh(h);
 }
+#undef CSR

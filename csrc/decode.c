@@ -138,7 +138,8 @@ static i64 imm_cb(u32 w)
 
 enum { SP = 2, RA = 1 };
 
-bool decode_operands(u32 format, u32 w, u64 pc, struct op *o)
+/* Operands only, for a row that is known to match: false when the format forbids them. */
+static bool decode_operands(u32 format, u32 w, u64 pc, struct op *o)
 {
     u8 crd = (u8)(8 + bits(w, 4, 2)), crs1 = (u8)(8 + bits(w, 9, 7)); /* x8..x15 */
     o->rd = (u8)bits(w, 11, 7);

@@ -38,9 +38,5 @@ static inline unsigned insn_len(u32 word)
 int isa_find(const struct isa *isa, u32 word);
 /* Fill in all of *o but pcoff; false when the word is illegal. */
 bool isa_decode(const struct isa *isa, u32 word, u64 pc, struct op *o);
-/* Operands only, for a row that is known to match: false when the format forbids them. */
-bool decode_operands(u32 format, u32 word, u64 pc, struct op *o);
-/* disasm.c */
-void disasm(const struct isa *isa, u32 word, u64 pc, char *buf, size_t n);
 
 #endif

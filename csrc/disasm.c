@@ -135,7 +135,7 @@ static void put_mnemonic(struct text *t, const char *id)
         put(t, (char[]){*id == '_' ? '.' : *id, 0});
 }
 
-void disasm(const struct isa *isa, u32 word, u64 pc, char *buf, size_t n)
+static void disasm(const struct isa *isa, u32 word, u64 pc, char *buf, size_t n)
 {
     struct text t = {buf, n, 0};
     struct op o = {0};

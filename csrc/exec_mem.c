@@ -113,7 +113,18 @@ STORE(fsd, u64, h->f[o->rs2])
 /* ---- A ----------------------------------------------------------------------------------------------- */
 
 /* Atomics must be naturally aligned (the manual lets an implementation trap otherwise). */
-enum { CAUSE_LOAD_MISALIGNED = 4, CAUSE_STORE_MISALIGNED = 6, GRANULE = 64 };
+enum { CAUSE_LOAD_MISALIGNED = 4, CAUSE_STORE_MISALIGNED = 6 };
+
+static inline const u8 *load_at(struct hart *h, u64 addr, u64 n)
+{
+    const u8 *p = span_scalar(h->rspan, addr);
+    return likely(p != NULL) ? p : load_slow(h, addr, n);
+}
+static inline u8 *store_at(struct hart *h, u64 addr, u64 n)
+{
+    u8 *p = span_scalar(h->wspan, addr);
+    return likely(p != NULL) ? p : store_slow(h, addr, n);
+}
 
 #define LOAD_RESERVED(name, T)                                                                     \
     BODY(name)                                                                                     \
@@ -126,7 +137,7 @@ enum { CAUSE_LOAD_MISALIGNED = 4, CAUSE_STORE_MISALIGNED = 6, GRANULE = 64 };
         if (unlikely(!p))                                                                          \
             return trap(h, o, CAUSE_LOAD, h->trap.tval);                                           \
         memcpy(&v, p, sizeof v);                                                                   \
-        h->reserved = addr / GRANULE;                                                              \
+        h->reserved = addr - addr % GRANULE;                                                       \
         h->has_reservation = true;                                                                 \
         RD = (u64)(i64)v;                                                                          \
         return NEXT;                                                                               \
@@ -141,7 +152,7 @@ LOAD_RESERVED(lr_d, i64)
         u64 addr = RS1;                                                                            \
         if (addr % sizeof v)                                                                       \
             return trap(h, o, CAUSE_STORE_MISALIGNED, addr);                                       \
-        bool held = h->has_reservation && h->reserved == addr / GRANULE;                           \
+        bool held = h->has_reservation && addr - h->reserved < GRANULE;                            \
         /* one that fails stores nothing, so others' reservations stay: else two could starve */   \
         u8 *p = held ? store_at(h, addr, sizeof v)                                                 \
                      : map_bytes(&h->map, addr, sizeof v, NICEMU_W, &h->trap.tval);                \

@@ -6,12 +6,8 @@ static bool csr_allowed(const struct hart *h, u32 number, bool write)
 {
     if (!csr_exists(h, number) || (number >> 8 & 3) > h->mode || (write && number >> 10 == 3))
         return false;
-    bool fp = number >= 0x001 && number <= 0x003;
-    bool vector = (number >= 0x008 && number <= 0x00f) || (number >= 0xc20 && number <= 0xc22);
     bool counter = number >= 0xc00 && number <= 0xc1f;
-    if (fp && h->missing & NEED_F)
-        return false;
-    if (vector && h->missing & NEED_V)
+    if (csr_needs(number) & h->missing)
         return false;
     return !counter || h->mode == MODE_M || h->mcounteren >> (number & 31) & 1;
 }

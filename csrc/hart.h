@@ -5,8 +5,8 @@
  *
  * An instruction body is a function `int x_NAME(struct hart *h, const struct op *o, u64 last)`.  It ends in
  * `return NEXT;`, a tail call of the next instruction of its block, or returns one of enum next.
- * Without tail-call optimisation the host stack grows by one frame an instruction, up to the end
- * of the block (MAX_BLOCK), so nothing depends on the optimiser. */
+ * Without tail-call optimisation the host stack grows by one small frame an instruction, up to the
+ * next visit of the run loop (TURN in run.c), so nothing depends on the optimiser. */
 #ifndef NICEMU_HART_H
 #define NICEMU_HART_H
 
@@ -40,6 +40,8 @@ enum insn {
     INSN_COUNT
 };
 #undef INSN
+
+enum { GRANULE = 64 }; /* bytes that LR reserves */
 
 enum mode { MODE_U = 0, MODE_M = 3 };
 
@@ -90,9 +92,8 @@ enum need { NEED_F = 1, NEED_V = 2, NEED_FRM = 4 /* a valid frm */ };
 
 enum { MAX_BLOCK = 64 };
 
-/* Straight-line code: n instructions, the last of which may branch, then an `end` op.
- * What it costs is static:
- * `runs` times the sum over its instructions' classes. */
+/* Straight-line code: n instructions, the last of which may branch, then an `end` op.  What it costs
+ * is static: `runs` times the sum over its instructions' classes. */
 struct block {
     u64 pc, end_pc, taken_pc;
     struct block *succ[2]; /* blocks at end_pc and taken_pc, once known */
@@ -169,7 +170,7 @@ struct hart {
     /* memory */
     struct span rspan[SPANS], wspan[SPANS];
     struct map map;
-    u64 reserved; /* address of the LR reservation granule */
+    u64 reserved; /* address of the granule that LR reserved */
     bool has_reservation;
     bool watched; /* another hart holds a reservation: stores take the slow path */
 
@@ -239,17 +240,6 @@ int trap_illegal(struct hart *h, const struct op *o);
 u8 *load_slow(struct hart *h, u64 addr, u64 n);
 /* Host address of n bytes to be stored, or NULL with h->trap.tval set.  Breaks reservations. */
 u8 *store_slow(struct hart *h, u64 addr, u64 n);
-
-static inline const u8 *load_at(struct hart *h, u64 addr, u64 n)
-{
-    const u8 *p = span_scalar(h->rspan, addr);
-    return likely(p != NULL) ? p : load_slow(h, addr, n);
-}
-static inline u8 *store_at(struct hart *h, u64 addr, u64 n)
-{
-    u8 *p = span_scalar(h->wspan, addr);
-    return likely(p != NULL) ? p : store_slow(h, addr, n);
-}
 /* True when a completed store went to an HTIF region: the body then returns stop_htif(). */
 bool store_hit_htif(const struct hart *h, u64 addr);
 int stop_htif(struct hart *h, const struct op *o, u64 addr);
@@ -299,18 +289,19 @@ void hart_run(struct hart *h, u64 budget, nicemu_stop *out);
 void hart_forget_code(struct hart *h); /* drop every decoded block, keep its counts */
 void hart_counters(const struct hart *h, nicemu_counters *out);
 void hart_clear_counters(struct hart *h);
-/* nicemu_call: a U-mode call that starts from known registers and CSRs. */
+/* nicemu_call: a U-mode call that starts from known x and f registers and CSRs; vector registers keep
+ * what the last call left, as memory does. */
 void hart_call(struct hart *h, u64 pc, u64 sp, const u64 args[4], u64 budget, nicemu_stop *out);
 
 /* csr.c */
 const char *csr_name(u32 number); /* NULL when there is none */
 bool csr_exists(const struct hart *h, u32 number);
+u32 csr_needs(u32 number); /* enum need: the unit that must be on, or 0 */
 /* `retired` = instructions retired before the one that reads. */
 u64 csr_read(struct hart *h, u32 number, u64 retired);
 void csr_write(struct hart *h, u32 number, u64 value);
 void hart_refresh(struct hart *h); /* recompute what depends on mstatus, frm and the host */
 void hart_mark_dirty(struct hart *h, u32 needs); /* mstatus.FS, VS after their state changed */
-u64 hart_misa(const struct hart *h);
 
 /* exec_v.c */
 void vtype_table(struct vtype table[256], u32 vlenb);

@@ -90,9 +90,8 @@ void nicemu_close(nicemu_cores *cores);
 /* "avx2" or "portable": the path that this object uses. */
 const char *nicemu_simd_name(const nicemu_cores *cores);
 
-/* Map `size` bytes at `base` for the harts of `hart_mask`, all on the same backing memory:
- * `host` (kept by the caller, at least as long as the cores live), or zeroed memory owned by
- * the cores when host is NULL.  size >= 64.  Regions of one hart may not overlap; at most 16. */
+/* Map the `size` bytes at `host`, which the caller keeps as long as the cores run, at `base` for the
+ * harts of `hart_mask`.  size >= 64.  Regions of one hart may not overlap; at most 16. */
 int nicemu_map(nicemu_cores *cores, uint64_t hart_mask, uint64_t base, uint64_t size,
                uint32_t perm, void *host);
 /* Host access through hart `hart`'s map, ignoring permissions; all or nothing. */

@@ -20,15 +20,7 @@ CODE, DATA, ROOM = 0x1000, 0x100000, 1 << 16
 FS, VS = 3 << 13, 3 << 9
 #: rows that end in a trap by definition: the cause
 TRAPS = {"ecall": 11, "ebreak": 3, "c.ebreak": 3}
-VECTOR = {"vset", "vload", "vstore", "valu", "vmul", "vdiv", "vfadd", "vfmul", "vfma", "vfdiv"} | {
-    "vfsqrt",
-    "vfcvt",
-    "vfmisc",
-    "vred",
-    "vmask",
-    "vperm",
-    "vmove",
-}
+VECTOR = {name for name in class_names() if name.startswith("v")}
 FP_EXTENSIONS = {"f", "d", "zfh", "zfbfmin", "h16", "cd"}
 #: extension -> those that bring its rows; "i" and "priv" are always there
 PARENTS = {"h16": ("zfh", "zfbfmin"), "cd": ("c",)}
