@@ -269,5 +269,6 @@ void simd_avx2_replace(op_fn fn[INSN_COUNT])
                     ROW(fcvt_d_s) ROW(fcvt_s_d)};
     for (unsigned i = 0; i < COUNT_OF(rows); i++)
         fn[rows[i].id] = rows[i].fn;
+    vmem_avx2_replace(fn);
 }
 #endif

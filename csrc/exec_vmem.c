@@ -137,17 +137,26 @@ static inline int store(struct hart *h, const struct op *o, struct access m)
 
 /* ---- the bodies --------------------------------------------------------------------------- */
 
+/* For exec_vmem_avx2.c: legal under this vtype, and not masked. */
+static inline void note_plain(const struct hart *h, const struct op *o)
+{
+    if (o->vm)
+        ((struct op *)o)->proved = h->vt.key;
+}
+
 /* Unit stride: arg = log2 of an element's bytes */
 BODY(vle)
 {
     if (unlikely(vec_misaligned(h, o->rd, o->arg - h->vt.sew) || (!o->vm && o->rd == 0)))
         return trap_illegal(h, o);
+    note_plain(h, o);
     return load(h, o, (struct access){RS1, h->vl, o->arg, o->vm});
 }
 BODY(vse)
 {
     if (unlikely(vec_misaligned(h, o->rd, o->arg - h->vt.sew)))
         return trap_illegal(h, o);
+    note_plain(h, o);
     return store(h, o, (struct access){RS1, h->vl, o->arg, o->vm});
 }
 

@@ -36,5 +36,6 @@ struct vec_loops {
 extern const struct vec_loops vec_loops_portable;
 extern const struct vec_loops vec_loops_avx2;
 void simd_avx2_replace(op_fn fn[INSN_COUNT]);
+void vmem_avx2_replace(op_fn fn[INSN_COUNT]);
 
 #endif

@@ -1,0 +1,52 @@
+/* exec_vmem_avx2.c: unit-stride vector loads and stores as small leaf functions, for hosts with AVX2.
+ * They do the plain case: operands that exec_vmem.c has found legal under the same vtype, no mask,
+ * no vstart, whole 32-byte pieces inside one region.  Everything else is exec_vmem.c's. */
+#include "exec_v.h"
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+
+#define HOST __attribute__((target("avx2")))
+
+/* n is a multiple of 32; register groups and host memory never overlap. */
+HOST static inline void copy_pieces(u8 *restrict d, const u8 *restrict s, u64 n)
+{
+    for (u64 i = 0; i < n; i += 32)
+        _mm256_storeu_si256((__m256i *)(d + i), _mm256_loadu_si256((const __m256i *)(s + i)));
+}
+
+static inline bool plain(const struct hart *h, const struct op *o, u64 bytes)
+{
+    return o->proved == h->vt.key && !h->vstart && bytes % 32 == 0;
+}
+
+HOST static int host_vle(struct hart *h, const struct op *o, u64 last)
+{
+    u64 bytes = h->vl << o->arg;
+    const u8 *p = span_bytes(h->rspan, RS1, bytes);
+    if (unlikely(!p || !plain(h, o, bytes)))
+        return x_vle(h, o, last);
+    count_elements(h, h->vl);
+    h->vector_load_bytes += bytes;
+    copy_pieces(VREG(o->rd), p, bytes);
+    return NEXT;
+}
+
+HOST static int host_vse(struct hart *h, const struct op *o, u64 last)
+{
+    u64 bytes = h->vl << o->arg;
+    u8 *p = span_bytes(h->wspan, RS1, bytes);
+    if (unlikely(!p || !plain(h, o, bytes)))
+        return x_vse(h, o, last);
+    count_elements(h, h->vl);
+    h->vector_store_bytes += bytes;
+    copy_pieces(p, VREG(o->rd), bytes);
+    return NEXT;
+}
+
+void vmem_avx2_replace(op_fn fn[INSN_COUNT])
+{
+    fn[I_vle8_v] = fn[I_vle16_v] = fn[I_vle32_v] = fn[I_vle64_v] = host_vle;
+    fn[I_vse8_v] = fn[I_vse16_v] = fn[I_vse32_v] = fn[I_vse64_v] = host_vse;
+}
+#endif
