@@ -358,6 +358,7 @@ static bool decode_operands(u32 format, u32 w, u64 pc, struct op *o)
     case FORMAT_VI:
     case FORMAT_VIM:
     case FORMAT_VI0:
+    case FORMAT_VIN:
         o->imm = sign_extend(o->rs1, 5);
         break;
     case FORMAT_VU:
@@ -382,6 +383,7 @@ static bool decode_operands(u32 format, u32 w, u64 pc, struct op *o)
     case FORMAT_VX0:
     case FORMAT_VF0:
     case FORMAT_VMM:
+    case FORMAT_VXN:
     case FORMAT_VD:
     case FORMAT_FVN:
         break;

@@ -112,6 +112,8 @@ static void merge_bits(u8 *d, const u8 *from, const u8 *active, u64 n)
 enum {
     F16_INT = 0,
     F16_CMP = 0,
+    F16_SAT = 0,
+    F16_SAT_N = 0,
     F16_WIDE = 0,
     F16_WIDE_A = 0,
     F16_NARROW = 0,
@@ -152,6 +154,8 @@ struct shape {
     bool mask;        /* vd is a mask register */
     bool accumulates; /* vd is read too */
     bool fp;
+    bool saturates;
+    bool carries; /* v0 is an operand and masks nothing */
 };
 
 /* May vd and a source group share registers? */
@@ -251,14 +255,15 @@ static inline const void *operand_b(struct hart *h, const struct op *o, struct s
     return h->vtmp[1];
 }
 
-/* A copy of a source with numbers that raise no flag in the inactive elements: 1, for which every
- * sum, product, quotient and comparison is exact, or 0, for which every conversion is. */
-static const void *quiet_copy(struct hart *h, void *copy, const void *from, int width, bool unary,
+/* A copy of a source with numbers that raise no flag in the inactive elements: FP 1, for which every
+ * sum, product, quotient and comparison is exact, or 0, for which every conversion is, and which
+ * saturates nothing. */
+static const void *quiet_copy(struct hart *h, void *copy, const void *from, int width, bool zero,
                               const u8 *active)
 {
     static const u64 one[4] = {1, 0x3c00, 0x3f800000, 0x3ff0000000000000};
     u8 *filled = h->vtmp[2];
-    h->loops->splat[width](filled, unary ? 0 : one[width], h->vl);
+    h->loops->splat[width](filled, zero ? 0 : one[width], h->vl);
     h->loops->merge[width](copy, filled, from, active, h->vl);
     return copy;
 }
@@ -270,15 +275,15 @@ static __attribute__((noinline)) void compute_partial(struct hart *h, const stru
 {
     const struct shape s = *shape;
     u8 active[MAX_VLENB], bits[MAX_VLENB];
-    u64 n = h->vl, count = vec_active(h, o->vm, n, active);
+    u64 n = h->vl, count = vec_active(h, o->vm || s.carries, n, active);
     u8 *d = VREG(o->rd), *out = h->vtmp[2];
     const void *a = s.a == NONE ? d : VREG(o->rs2);
     int width = h->vt.sew + s.d;
     if (count) {
-        if (s.fp && s.a != NONE)
-            a = quiet_copy(h, h->vtmp[0], a, h->vt.sew + s.a, s.b == NOTHING, active);
-        if (s.fp && s.b != NOTHING)
-            b = quiet_copy(h, h->vtmp[1], b, h->vt.sew, false, active);
+        if ((s.fp || s.saturates) && s.a != NONE)
+            a = quiet_copy(h, h->vtmp[0], a, h->vt.sew + s.a, !s.fp || s.b == NOTHING, active);
+        if ((s.fp || s.saturates) && s.b != NOTHING)
+            b = quiet_copy(h, h->vtmp[1], b, h->vt.sew, !s.fp, active);
         if (s.accumulates)
             quiet_copy(h, out, d, width, false, active);
         loop(h, out, a, b, n);
@@ -301,7 +306,7 @@ static inline __attribute__((always_inline)) int compute(struct hart *h, const s
         return trap_illegal(h, o);
     vloop_fn loop = h->loops->fn[o->arg][h->vt.sew];
     const void *b = operand_b(h, o, s);
-    if (unlikely(vec_partial(h, o))) {
+    if (unlikely(s.carries ? h->vstart != 0 : vec_partial(h, o))) {
         compute_partial(h, o, shape, loop, b);
         return NEXT;
     }
@@ -324,7 +329,7 @@ static inline __attribute__((always_inline)) int compute(struct hart *h, const s
     }
 
 /* Named by the operands: v vector, x, i, f scalar, w of twice SEW; by the result: w of twice SEW,
- * m a mask, a accumulated. */
+ * m a mask, a accumulated, s saturated, c with carries from v0. */
 SHAPE(v_vv, .b = VECTOR)
 SHAPE(v_vx, .b = X)
 SHAPE(v_vi, .b = IMMEDIATE)
@@ -342,6 +347,22 @@ SHAPE(v_n_wi, .a = 1, .b = IMMEDIATE)
 SHAPE(v_vf2, .a = -1, .b = NOTHING)
 SHAPE(v_vf4, .a = -2, .b = NOTHING)
 SHAPE(v_vf8, .a = -3, .b = NOTHING)
+SHAPE(v_a_vv, .b = VECTOR, .accumulates = true)
+SHAPE(v_a_vx, .b = X, .accumulates = true)
+SHAPE(v_wa_vv, .d = 1, .b = VECTOR, .accumulates = true)
+SHAPE(v_wa_vx, .d = 1, .b = X, .accumulates = true)
+SHAPE(v_s_vv, .b = VECTOR, .saturates = true)
+SHAPE(v_s_vx, .b = X, .saturates = true)
+SHAPE(v_s_vi, .b = IMMEDIATE, .saturates = true)
+SHAPE(v_s_wv, .a = 1, .b = VECTOR, .saturates = true)
+SHAPE(v_s_wx, .a = 1, .b = X, .saturates = true)
+SHAPE(v_s_wi, .a = 1, .b = IMMEDIATE, .saturates = true)
+SHAPE(v_c_vv, .b = VECTOR, .carries = true)
+SHAPE(v_c_vx, .b = X, .carries = true)
+SHAPE(v_c_vi, .b = IMMEDIATE, .carries = true)
+SHAPE(v_mc_vv, .b = VECTOR, .mask = true, .carries = true)
+SHAPE(v_mc_vx, .b = X, .mask = true, .carries = true)
+SHAPE(v_mc_vi, .b = IMMEDIATE, .mask = true, .carries = true)
 
 SHAPE(vf_vv, .b = VECTOR, .fp = true)
 SHAPE(vf_vf, .b = F, .fp = true)

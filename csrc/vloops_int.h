@@ -33,21 +33,43 @@ LANE_TYPE(lane64, u64)
 
 #define LOOP_PARAMETERS struct hart *h, void *dv, const void *av, const void *bv, u64 n
 
-/* One loop: name_sew over `dbits`-bit d[i] = expr of a (abits) and b (bbits). */
+/* What rounding by vxrm adds to v >> n, n in 0..63. */
+static inline int fixed_round(u64 v, u32 n, u32 vxrm)
+{
+    u64 cut = v & ((1ull << n) - 1), half = n ? 1ull << (n - 1) : 0;
+    bool odd = v >> n & 1;
+    switch (vxrm) {
+    case 0: /* nearest, ties up */
+        return (v & half) != 0;
+    case 1: /* nearest, ties to even */
+        return (v & half) && (odd || cut != half);
+    case 2: /* down */
+        return 0;
+    default: /* to odd */
+        return cut && !odd;
+    }
+}
+#define ROUNDED(v, n) (((v) >> (n)) + fixed_round((u64)(v), n, vxrm))
+#define CARRY (h->v[i / 8] >> i % 8 & 1)
+
+/* One loop: name_sew over `dbits`-bit d[i] = expr of a (abits), b (bbits) and d. */
 #define LANES(name, sew, wide, dbits, abits, bbits, expr)                                          \
     static void name##_##sew(LOOP_PARAMETERS)                                                      \
     {                                                                                              \
         TYPES(sew, wide)                                                                           \
-        lane##dbits *d = dv;                                                                       \
+        lane##dbits *ds = dv;                                                                      \
         const lane##abits *as = av;                                                                \
         const lane##bbits *bs = bv;                                                                \
-        (void)h;                                                                                   \
+        const u32 vxrm = h->vxrm;                                                                  \
+        (void)vxrm;                                                                                \
         INDEPENDENT                                                                                \
         for (u64 i = 0; i < n; i++) {                                                              \
             u##abits a = as[i];                                                                    \
             u##bbits b = bs[i];                                                                    \
-            (void)a, (void)b, (void)sizeof(S), (void)sizeof(U), (void)sizeof(W), (void)sizeof(WS); \
-            d[i] = (u##dbits)(expr);                                                               \
+            u##dbits d = ds[i];                                                                    \
+            (void)a, (void)b, (void)d, (void)sizeof(S), (void)sizeof(U), (void)sizeof(W);          \
+            (void)sizeof(WS);                                                                      \
+            ds[i] = (u##dbits)(expr);                                                              \
         }                                                                                          \
     }
 
@@ -88,6 +110,39 @@ LANE_TYPE(lane64, u64)
     LANES(name, 16, 32, 16, 32, 16, expr)                                                          \
     LANES(name, 32, 64, 32, 64, 32, expr)
 #define ROW_NARROW(name) ROW_WIDE(name)
+
+/* d is expr brought into the range of SEW bits, which vxsat remembers. */
+#define SATURATING(name, sew, wide, abits, is_signed, expr)                                        \
+    static void name##_##sew(LOOP_PARAMETERS)                                                      \
+    {                                                                                              \
+        TYPES(sew, wide)                                                                           \
+        lane##sew *d = dv;                                                                         \
+        const lane##abits *as = av;                                                                \
+        const lane##sew *bs = bv;                                                                  \
+        const u32 vxrm = h->vxrm;                                                                  \
+        const i128 most = is_signed ? (U)~(U)0 >> 1 : (U)~(U)0, least = is_signed ? -most - 1 : 0; \
+        bool saturated = false;                                                                    \
+        (void)vxrm, (void)sizeof(S), (void)sizeof(W), (void)sizeof(WS);                            \
+        for (u64 i = 0; i < n; i++) {                                                              \
+            u##abits a = as[i];                                                                    \
+            U b = bs[i];                                                                           \
+            i128 exact = expr;                                                                     \
+            d[i] = (U)(exact < least ? least : exact > most ? most : exact);                       \
+            saturated |= exact < least || exact > most;                                            \
+        }                                                                                          \
+        h->vxsat |= saturated;                                                                     \
+    }
+#define DEF_SAT(name, is_signed, expr)                                                             \
+    SATURATING(name, 8, 16, 8, is_signed, expr)                                                    \
+    SATURATING(name, 16, 32, 16, is_signed, expr)                                                  \
+    SATURATING(name, 32, 64, 32, is_signed, expr)                                                  \
+    SATURATING(name, 64, 128, 64, is_signed, expr)
+#define ROW_SAT(name) ROW_INT(name)
+#define DEF_SAT_N(name, is_signed, expr)                                                           \
+    SATURATING(name, 8, 16, 16, is_signed, expr)                                                   \
+    SATURATING(name, 16, 32, 32, is_signed, expr)                                                  \
+    SATURATING(name, 32, 64, 64, is_signed, expr)
+#define ROW_SAT_N(name) ROW_WIDE(name)
 
 /* Here U and S are the source's types. */
 #define EXTEND(name, sbits, dbits, expr)                                                           \

@@ -101,6 +101,8 @@ PLACEMENTS: dict[str, str] = {
     "VI0": "vd@7 -imm[4:0]@15",
     "VF0": "vd@7 rs1@15",
     "VMM": "vd@7 vs1@15 vs2@20",
+    "VXN": "vd@7 rs1@15 vs2@20",
+    "VIN": "vd@7 -imm[4:0]@15 vs2@20",
     "VD": "vd@7 vm[0:0]@25",
     "XV": "rd@7 vs2@20 vm[0:0]@25",
     "XVN": "rd@7 vs2@20",

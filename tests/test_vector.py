@@ -77,7 +77,7 @@ def group_sizes(row: Insn, sew: int, lmul: Fraction) -> dict[str, int]:
     elif base in model.WIDEN:
         width["vd"] = 2 * sew
         width["vs2"] = 2 * sew if form.startswith("w") else sew
-    elif base in model.NARROW:
+    elif base in model.NARROW or base.startswith("vnclip"):
         width["vs2"] = 2 * sew
     if whole := re.match(r"v(?:mv|l|s)(\d)r", name):
         return dict.fromkeys([*width, "vs3"], int(whole[1]))
@@ -126,6 +126,8 @@ def state_of(h: Hart, vlen: int, sew: int, lmul: Fraction) -> State:
         vstart=h.csr("vstart"),
         frm=h.csr("frm"),
         fflags=h.csr("fflags"),
+        vxrm=h.csr("vxrm"),
+        vxsat=h.csr("vxsat"),
         v=h.v.tobytes(),
         x=tuple(h.x.tolist()),
         f=tuple(h.f.tolist()),
@@ -135,7 +137,7 @@ def state_of(h: Hart, vlen: int, sew: int, lmul: Fraction) -> State:
 def differences(got: State, want: State) -> str:
     out = [
         k
-        for k in ("vl", "vstart", "fflags", "elements", "x", "f")
+        for k in ("vl", "vstart", "fflags", "vxsat", "elements", "x", "f")
         if getattr(got, k) != getattr(want, k)
     ]
     a, b = np.frombuffer(got.v, np.uint8), np.frombuffer(want.v, np.uint8)
@@ -177,6 +179,7 @@ def check(row: Insn, sew: int, lmul: str, case: int, rng: np.random.Generator) -
     if rng.integers(4) == 0:
         f = rng.integers(0, 1 << 63, 32, np.uint64)  # not boxed
     frm = int(rng.integers(5)) if case or rng.integers(2) else 0
+    vcsr = int(rng.integers(8)) & (7 if rng.integers(4) == 0 else 6)
     want: State | None = None
     for path in PATHS:
         h = hart(path, vlen)
@@ -188,12 +191,14 @@ def check(row: Insn, sew: int, lmul: str, case: int, rng: np.random.Generator) -
         h.set_csr("vstart", vstart)
         h.set_csr("frm", frm)
         h.set_csr("fflags", case)
+        h.set_csr("vcsr", vcsr)
         before = state_of(h, vlen, sew if legal else 0, group)
         if path == PATHS[0]:
             want = model.execute(row.name, row.format, operands, before)
         stop = h.cores.run(1)
         after = state_of(h, vlen, sew if legal else 0, group)
         what = f"{path} vlen {vlen} e{sew} {lmul} vl {before.vl} vstart {before.vstart} frm {frm}"
+        what += f" vcsr {vcsr}"
         what = f"{row.name} {operands} {what}"
         if want is None:
             assert (stop.reason, stop.cause, stop.address) == (_core.FAULT, 2, word), what

@@ -46,6 +46,8 @@ class State:
     x: tuple[int, ...]
     f: tuple[int, ...]
     elements: int = 0  # active body elements processed
+    vxrm: int = 0
+    vxsat: int = 0
 
     @property
     def vlmax(self) -> int:
@@ -67,6 +69,13 @@ def legal_vtype(sew: int, lmul: Fraction) -> bool:
 
 def signed(a: int, width: int) -> int:
     return a - (1 << width) if a >> (width - 1) & 1 else a
+
+
+def _quotient(a: int, b: int) -> int:
+    """Towards zero; -1 by zero."""
+    if b == 0:
+        return -1
+    return abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1)
 
 
 # ---- integer lanes: (a = vs2, b = vs1 or scalar, SEW) -> any integer -------------------
@@ -91,6 +100,10 @@ SAME: dict[str, Lane] = {
     "vmulhu": lambda a, b, w: a * b >> w,
     "vmulh": lambda a, b, w: signed(a, w) * signed(b, w) >> w,
     "vmulhsu": lambda a, b, w: signed(a, w) * b >> w,
+    "vdivu": lambda a, b, w: a // b if b else -1,
+    "vdiv": lambda a, b, w: _quotient(signed(a, w), signed(b, w)),
+    "vremu": lambda a, b, w: a % b if b else a,
+    "vrem": lambda a, b, w: signed(a, w) - signed(b, w) * _quotient(signed(a, w), signed(b, w)),
     "vmv.v": lambda a, b, w: b,
 }
 COMPARE: dict[str, Lane] = {
@@ -109,11 +122,59 @@ WIDEN: dict[str, Callable[[int, int], int]] = {
     "vwadd": lambda a, b: a + b,
     "vwsubu": lambda a, b: a - b,
     "vwsub": lambda a, b: a - b,
+    "vwmulu": lambda a, b: a * b,
+    "vwmul": lambda a, b: a * b,
+    "vwmulsu": lambda a, b: a * b,
+    "vwmaccu": lambda a, b: a * b,
+    "vwmacc": lambda a, b: a * b,
+    "vwmaccsu": lambda a, b: a * b,
+    "vwmaccus": lambda a, b: a * b,
+}
+#: where vs2 and vs1 are not of the same kind: are they signed?
+MIXED = {"vwmulsu": (True, False), "vwmaccsu": (False, True), "vwmaccus": (True, False)}
+#: (a = vs2, b = vs1, d = vd)
+ACCUMULATE: dict[str, Callable[[int, int, int], int]] = {
+    "vmacc": lambda a, b, d: d + a * b,
+    "vnmsac": lambda a, b, d: d - a * b,
+    "vmadd": lambda a, b, d: a + d * b,
+    "vnmsub": lambda a, b, d: a - d * b,
+}
+#: (a, b, carry, SEW); the last two give a bit
+CARRY: dict[str, Callable[[int, int, int, int], int]] = {
+    "vadc": lambda a, b, c, w: a + b + c,
+    "vsbc": lambda a, b, c, w: a - b - c,
+    "vmadc": lambda a, b, c, w: a + b + c >> w,
+    "vmsbc": lambda a, b, c, w: a - b - c < 0,
 }
 NARROW: dict[str, Lane] = {
     "vnsrl": lambda a, b, w: a >> b % (2 * w),
     "vnsra": lambda a, b, w: signed(a, 2 * w) >> b % (2 * w),
 }
+
+
+def rounded(v: int, n: int, vxrm: int) -> int:
+    """v / 2^n as a number of that many bits, rounded to nearest up, nearest even, down, odd."""
+    low, down = v % (1 << n), v >> n
+    half = 1 << n >> 1
+    if vxrm == 0:
+        return down + (low >= half > 0)
+    if vxrm == 1:
+        return down + (low > half or (low == half > 0 and down % 2))
+    return down if vxrm == 2 or low == 0 else down | 1
+
+
+#: (a, b, SEW, vxrm) -> exact result, with a and b as the name says: signed unless it ends in u
+FIXED: dict[str, Callable[[int, int, int, int], int]] = {
+    "vsadd": lambda a, b, w, rm: a + b,
+    "vssub": lambda a, b, w, rm: a - b,
+    "vaadd": lambda a, b, w, rm: rounded(a + b, 1, rm),
+    "vasub": lambda a, b, w, rm: rounded(a - b, 1, rm),
+    "vsmul": lambda a, b, w, rm: rounded(a * b, w - 1, rm),
+    "vssrl": lambda a, b, w, rm: rounded(a % (1 << w), b % w, rm),
+    "vssra": lambda a, b, w, rm: rounded(a, b % w, rm),
+    "vnclip": lambda a, b, w, rm: rounded(a, b % (2 * w), rm),
+}
+SATURATING = ("vsadd", "vssub", "vsmul", "vnclip")
 MASK: dict[str, Callable[[int, int], int]] = {
     "vmand": lambda a, b: a & b,
     "vmnand": lambda a, b: ~(a & b),
@@ -450,6 +511,7 @@ def _integer(name: str, fmt: str, o: Operands, s: State) -> State | None:
     if w == 0:
         return None
     key = "vmv.v" if name.startswith("vmv.v") else base
+    fixed = base.removesuffix("u") in FIXED
     d_eew, a_eew = w, w
     if base in ("vzext", "vsext"):
         a_eew = w // int(form[2])
@@ -457,14 +519,15 @@ def _integer(name: str, fmt: str, o: Operands, s: State) -> State | None:
             return None
     elif base in WIDEN:
         d_eew, a_eew = 2 * w, 2 * w if form.startswith("w") else w
-    elif base in NARROW:
+    elif base in NARROW or base.startswith("vnclip"):
         a_eew = 2 * w
-    elif base in COMPARE:
+    elif base in COMPARE or base in ("vmadc", "vmsbc"):
         d_eew = 1
     d = Group(o["vd"], d_eew)
     a = Group(o["vs2"], a_eew) if "vs2" in o else None
     b = Group(o["vs1"], w) if "vs1" in o else None
-    if not operands_legal(s, d, [a, b], not vm):
+    reads_v0 = not vm or (base in CARRY and form.endswith("m"))
+    if not operands_legal(s, d, [a, b], reads_v0):
         return None
     xs = s.read(a.reg, a.eew, s.vl) if a else [0] * s.vl
     if b:
@@ -473,20 +536,43 @@ def _integer(name: str, fmt: str, o: Operands, s: State) -> State | None:
         ys = [0] * s.vl
     else:
         ys = [scalar_of(s, fmt, o, w)] * s.vl
-    out = {}
-    active = body(s, vm)
+    zs = s.read(d.reg, d_eew, s.vl) if d_eew > 1 and d_eew * s.vl <= 8 * s.vlen else [0] * s.vl
+    out, vxsat = {}, s.vxsat
+    active = body(s, 1 if base in CARRY else vm)
     for i in active:
         x, y = xs[i], ys[i]
         if base in ("vzext", "vsext"):
             out[i] = signed(x, a_eew) if base == "vsext" else x
         elif base in WIDEN:
-            if not base.endswith("u"):
-                x, y = signed(x, a_eew), signed(y, w)
-            out[i] = WIDEN[base](x, y)
+            sx, sy = MIXED.get(base, (not base.endswith("u"),) * 2)
+            x, y = signed(x, a_eew) if sx else x, signed(y, w) if sy else y
+            out[i] = WIDEN[base](x, y) + (zs[i] if "acc" in base else 0)
+        elif base in ACCUMULATE:
+            out[i] = ACCUMULATE[base](x, y, zs[i])
+        elif base in CARRY:
+            carry = form.endswith("m") and s.bit(0, i)
+            out[i] = int(CARRY[base](x, y, carry, w))
+        elif fixed:
+            out[i], saturated = _fixed(base, x, y, w, a_eew, s.vxrm)
+            vxsat |= saturated
         else:
             table = COMPARE if base in COMPARE else NARROW if base in NARROW else SAME
             out[i] = int(table[key](x, y, w))
-    return _done(s, len(active), v=_store(s, d, out))
+    return _done(s, len(active), v=_store(s, d, out), vxsat=vxsat)
+
+
+def _fixed(base: str, x: int, y: int, w: int, a_eew: int, vxrm: int) -> tuple[int, bool]:
+    """The result of one lane, and whether it was saturated."""
+    is_signed, key = not base.endswith("u"), base.removesuffix("u")
+    if is_signed:
+        x = signed(x, a_eew)
+        y = y if key in ("vssrl", "vssra", "vnclip") else signed(y, w)
+    exact = FIXED[key](x, y, w, vxrm)
+    if key not in SATURATING:
+        return exact, False
+    least = -(1 << w - 1) if is_signed else 0
+    result = min(max(exact, least), least + (1 << w) - 1)
+    return result, result != exact
 
 
 def _fp(name: str, fmt: str, o: Operands, s: State) -> State | None:
