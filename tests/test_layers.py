@@ -175,6 +175,7 @@ SOURCES: dict[str, set[str]] = {
     "exec_f_avx2.c": {"simd.h", "vloops.h"},
     "exec_v.c": {"exec_v.h", "decode.h"},
     "exec_vmem.c": {"exec_v.h"},
+    "exec_vmem_avx2.c": {"exec_v.h"},
     "vloops_portable.c": {"vloops_fp.h", "vloops_table.h"},
     "vloops_avx2.c": {"vloops_fp.h", "vloops_table.h"},
 }
