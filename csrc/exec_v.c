@@ -255,9 +255,9 @@ static inline const void *operand_b(struct hart *h, const struct op *o, struct s
     return h->vtmp[1];
 }
 
-/* A copy of a source with numbers that raise no flag in the inactive elements: FP 1, for which every
- * sum, product, quotient and comparison is exact, or 0, for which every conversion is, and which
- * saturates nothing. */
+/* A copy of a source with numbers that raise no flag in the inactive elements: FP 1, for which
+ * every sum, product, quotient and comparison is exact, or 0, for which every conversion is, and
+ * which saturates nothing. */
 static const void *quiet_copy(struct hart *h, void *copy, const void *from, int width, bool zero,
                               const u8 *active)
 {

@@ -120,7 +120,8 @@ static inline int fixed_round(u64 v, u32 n, u32 vxrm)
         const lane##abits *as = av;                                                                \
         const lane##sew *bs = bv;                                                                  \
         const u32 vxrm = h->vxrm;                                                                  \
-        const i128 most = is_signed ? (U)~(U)0 >> 1 : (U)~(U)0, least = is_signed ? -most - 1 : 0; \
+        const i128 most = is_signed ? (U) ~(U)0 >> 1 : (U) ~(U)0,                                  \
+                   least = is_signed ? -most - 1 : 0;                                              \
         bool saturated = false;                                                                    \
         (void)vxrm, (void)sizeof(S), (void)sizeof(W), (void)sizeof(WS);                            \
         for (u64 i = 0; i < n; i++) {                                                              \
