@@ -187,6 +187,7 @@ SYSTEM_HEADERS: dict[str, set[str]] = {
     "fp_env.h": {"xmmintrin.h"},
     "simd.c": {"cpuid.h"},
     "exec_f_avx2.c": {"immintrin.h"},
+    "exec_vmem_avx2.c": {"immintrin.h"},
     "vloops_avx2.c": {"immintrin.h"},
 }
 
