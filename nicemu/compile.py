@@ -63,13 +63,7 @@ class Op:
     adds: bool = False
 
 
-# ---- formats in LLVM's terms -----------------------------------------------------------------
-_LLVM = {"float16": ("half", "f16"), "bfloat16": ("bfloat", "bf16"), "float32": ("float", "f32")}
 _FLOAT = format_of("float32")
-
-
-def _t(f: Format) -> str:
-    return _LLVM[f.name][0]
 
 
 # ---- the op as functions -------------------------------------------------------------------------
@@ -104,7 +98,7 @@ declare float @llvm.fma.f32(float, float, float)
 
 
 def _functions(op: Op, accumulator: Format, result: Format) -> str:
-    t, suffix = _LLVM[accumulator.name]
+    t, suffix = accumulator.llvm, accumulator.alias
 
     def function(name: str, type_: str, arguments: str, text: str | None, default: str) -> str:
         line = text.replace("{T}", t).replace("{t}", suffix) if text else ""
@@ -149,33 +143,33 @@ class _Loop:
         return name
 
     def _address(self, base: str, f: Format) -> str:
-        return self.let(f"getelementptr inbounds {_t(f)}, ptr {base}, i64 %i", f)
+        return self.let(f"getelementptr inbounds {f.llvm}, ptr {base}, i64 %i", f)
 
     def load(self, base: str, f: Format) -> str:
-        return self.let(f"load {_t(f)}, ptr {self._address(base, f)}, align {f.size}", f)
+        return self.let(f"load {f.llvm}, ptr {self._address(base, f)}, align {f.size}", f)
 
     def store(self, value: str, base: str, f: Format) -> None:
         address = self._address(base, f)
-        self.lines.append(f"store {_t(f)} {value}, ptr {address}, align {f.size}")
+        self.lines.append(f"store {f.llvm} {value}, ptr {address}, align {f.size}")
 
     def convert(self, value: str, src: Format, dst: Format) -> str:
         if src == dst:
             return value
         verb = "fpext" if src.size < dst.size else "fptrunc"
-        return self.let(f"{verb} {_t(src)} {value} to {_t(dst)}", max(src, dst, key=_size))
+        return self.let(f"{verb} {src.llvm} {value} to {dst.llvm}", max(src, dst, key=_size))
 
     def call(self, function: str, arguments: str, f: Format, computed: Format) -> str:
-        return self.let(f"call {_t(f)} @{function}({arguments})", computed)
+        return self.let(f"call {f.llvm} @{function}({arguments})", computed)
 
     def canonical(self, value: str, f: Format) -> str:
         """Any NaN becomes the canonical one, on the bits: LLVM may drop a conversion's."""
         i = f"i{8 * f.size}"
         infinity = ((1 << f.exponent_bits) - 1) << f.fraction_bits
-        bits = self.let(f"bitcast {_t(f)} {value} to {i}", f)
+        bits = self.let(f"bitcast {f.llvm} {value} to {i}", f)
         magnitude = self.let(f"and {i} {bits}, {(1 << (8 * f.size - 1)) - 1}", f)
         is_nan = self.let(f"icmp ugt {i} {magnitude}, {infinity}", f)
         chosen = self.let(f"select i1 {is_nan}, {i} {f.canonical_nan}, {i} {bits}", f)
-        return self.let(f"bitcast {i} {chosen} to {_t(f)}", f)
+        return self.let(f"bitcast {i} {chosen} to {f.llvm}", f)
 
     def kernel(self, payloads: int) -> str:
         """Arguments and body of the function; %p0, %p1, ... are the table's pointers."""
@@ -224,7 +218,7 @@ def _reducing(
     """first, load, acc and merge: payloads, in child order, into the accumulator."""
     lifts = elements and op.lift is not None
     fused = op.adds and not lifts and source.name == "bfloat16"
-    t = _t(accumulator)
+    t = accumulator.llvm
     # LLVM computes in bfloat as float, then rounds
     computed = _FLOAT if accumulator.name == "bfloat16" else accumulator
     loop = _Loop()

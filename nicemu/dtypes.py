@@ -26,11 +26,12 @@ class Format:
 
     Attributes:
         name: as in numpy and ml_dtypes.
-        alias: short name, also accepted everywhere.
+        alias: short name, also accepted everywhere; in capitals it is safetensors' name.
         dtype: its numpy dtype.
         exponent_bits: width of the biased exponent field.
         fraction_bits: width of the stored significand, without the hidden bit.
         canonical_nan: the one bit pattern that computed NaNs have (RISC-V F, Zfh, bf16 chapters).
+        llvm: its type in LLVM IR; in the names of intrinsics LLVM uses the alias.
     """
 
     name: str
@@ -39,6 +40,7 @@ class Format:
     exponent_bits: int
     fraction_bits: int
     canonical_nan: int
+    llvm: str
 
     @property
     def size(self) -> int:
@@ -52,9 +54,9 @@ class Format:
 
 
 FORMATS: tuple[Format, ...] = (
-    Format("float16", "f16", float16, 5, 10, 0x7E00),
-    Format("bfloat16", "bf16", bfloat16, 8, 7, 0x7FC0),
-    Format("float32", "f32", float32, 8, 23, 0x7FC00000),
+    Format("float16", "f16", float16, 5, 10, 0x7E00, "half"),
+    Format("bfloat16", "bf16", bfloat16, 8, 7, 0x7FC0, "bfloat"),
+    Format("float32", "f32", float32, 8, 23, 0x7FC00000, "float"),
 )
 
 

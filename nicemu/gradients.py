@@ -26,7 +26,7 @@ __all__ = ["SUFFIXES", "Gradients", "Output", "read", "read_group", "worker_file
 
 SUFFIXES = (".safetensors", ".npz", ".npy")
 UNNAMED = ""  # the key of the single array of an .npy file
-SAFETENSORS_DTYPES = {"F16": "float16", "BF16": "bfloat16", "F32": "float32"}
+SAFETENSORS_DTYPES = {f.alias.upper(): f for f in FORMATS}  # "F16", "BF16", ...
 SUPPORTED = ", ".join(f.name for f in FORMATS)
 
 MOST_DEFLATE = 1032  # bytes that one byte of a deflate stream can stand for (zlib's manual)
@@ -258,15 +258,15 @@ def _load_safetensors(path: Path) -> Loaded:
     arrays = {}
     at: int | None = 0  # where the next key's data would begin, were they stored in key order
     for key, row in sorted(header.items()):
-        name = SAFETENSORS_DTYPES.get(row["dtype"])
-        if name is None:
+        fmt = SAFETENSORS_DTYPES.get(row["dtype"])
+        if fmt is None:
             _refuse(
                 path,
                 f"{_array(key)} has dtype {row['dtype']}, which is not supported",
                 f"convert it to one of {SUPPORTED}",
             )
         low, high = row["data_offsets"]
-        arrays[key] = data[low:high].view(format_of(name).dtype).reshape(row["shape"])
+        arrays[key] = data[low:high].view(fmt.dtype).reshape(row["shape"])
         at = high if at == low else None
     in_order = at is not None and len({a.dtype for a in arrays.values()}) == 1
     whole = data.view(arrays[min(arrays)].dtype) if in_order else None

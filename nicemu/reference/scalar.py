@@ -56,7 +56,7 @@ FLOAT16 = dtypes.format_of("float16")
 BFLOAT16 = dtypes.format_of("bfloat16")
 FLOAT32 = dtypes.format_of("float32")
 #: The cores compute in it (chapter D); no gradient is stored in it.
-FLOAT64 = Format("float64", "f64", np.dtype(np.float64), 11, 52, 0x7FF8_0000_0000_0000)
+FLOAT64 = Format("float64", "f64", np.dtype(np.float64), 11, 52, 0x7FF8_0000_0000_0000, "double")
 FORMATS: tuple[Format, ...] = (*dtypes.FORMATS, FLOAT64)
 
 
