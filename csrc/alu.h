@@ -6,12 +6,12 @@
 
 /* The low word of an expression, sign-extended as all W instructions do. */
 #define WORD(expr) ((i64)(i32)(u32)(expr))
-#define ONE_BIT(b) (1ull << ((b) & 63))
+#define ONE_BIT(b) (1ull << ((b)&63))
 
 /* Division by zero gives all ones and the dividend; overflow gives the dividend and 0. */
 static inline i64 div64(i64 a, i64 b)
 {
-    return b == 0 ? -1 : b == -1 ? (i64)-(u64)a : a / b;
+    return b == 0 ? -1 : b == -1 ? (i64) - (u64)a : a / b;
 }
 static inline i64 rem64(i64 a, i64 b)
 {

@@ -5,7 +5,7 @@
 
 #include <stdlib.h>
 
-/* ---- life ------------------------------------------------------------------------------------------ */
+/* ---- life ------------------------------------------------------------------------------- */
 
 /* Zeroed, 64-byte aligned; NULL when there is none. */
 static void *alloc_aligned(u64 size)
@@ -112,7 +112,7 @@ static struct hart *hart_of(const struct nicemu_cores *cores, u32 i)
     return i < cores->n ? cores->harts[i] : NULL;
 }
 
-/* ---- memory ------------------------------------------------------------------------------------------ */
+/* ---- memory ----------------------------------------------------------------------------- */
 
 static u64 all_harts(const struct nicemu_cores *cores)
 {
@@ -139,8 +139,8 @@ int nicemu_map(nicemu_cores *cores, uint64_t hart_mask, uint64_t base, uint64_t 
                void *host)
 {
     u64 all = all_harts(cores);
-    if (!host || !(hart_mask & all) || (hart_mask & ~all) || size < MIN_REGION || size > RETURN_PC ||
-        base > RETURN_PC - size || (perm & ~15u))
+    if (!host || !(hart_mask & all) || (hart_mask & ~all) || size < MIN_REGION ||
+        size > RETURN_PC || base > RETURN_PC - size || (perm & ~15u))
         return NICEMU_EINVAL;
     for (u32 i = 0; i < cores->n; i++) {
         if (!(hart_mask >> i & 1))
@@ -192,7 +192,7 @@ int nicemu_write(nicemu_cores *cores, uint32_t hart, uint64_t addr, const void *
     return NICEMU_OK;
 }
 
-/* ---- state ----------------------------------------------------------------------------------------------- */
+/* ---- state ------------------------------------------------------------------------------ */
 
 uint64_t *nicemu_x(nicemu_cores *cores, uint32_t hart)
 {
@@ -285,7 +285,7 @@ int nicemu_reset(nicemu_cores *cores, uint32_t hart, uint64_t pc)
     return NICEMU_OK;
 }
 
-/* ---- execution ----------------------------------------------------------------------------------------------- */
+/* ---- execution -------------------------------------------------------------------------- */
 
 void cores_break_reservations(struct nicemu_cores *cores, u32 writer, u64 addr, u64 n)
 {
@@ -343,8 +343,8 @@ int nicemu_run_round_robin(nicemu_cores *cores, uint64_t hart_mask, uint64_t qua
     return NICEMU_OK;
 }
 
-int nicemu_call(nicemu_cores *cores, uint32_t hart, uint64_t pc, uint64_t sp, const uint64_t args[4],
-                uint64_t budget, nicemu_stop *out)
+int nicemu_call(nicemu_cores *cores, uint32_t hart, uint64_t pc, uint64_t sp,
+                const uint64_t args[4], uint64_t budget, nicemu_stop *out)
 {
     struct hart *h = hart_of(cores, hart);
     if (!h || pc & 1)

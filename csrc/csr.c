@@ -117,7 +117,8 @@ u64 csr_read(struct hart *h, u32 number, u64 retired)
         return h->vl;
     case CSR_vtype:
         return h->vt.ill ? 1ull << 63
-                       : (u64)h->vt.ma << 7 | (u64)h->vt.ta << 6 | (u64)h->vt.sew << 3 | (h->vt.lmul & 7);
+                         : (u64)h->vt.ma << 7 | (u64)h->vt.ta << 6 | (u64)h->vt.sew << 3 |
+                               (h->vt.lmul & 7);
     case CSR_vlenb:
         return h->vlenb;
     case CSR_cycle:

@@ -4,7 +4,7 @@
 #include "vloops.h"
 
 /* Mnemonics are the row ids with '_' written as '.'; nicemu_insn_row and disasm do that. */
-#define INSN(id, fmt, match, mask, ext, cls, exec, arg) \
+#define INSN(id, fmt, match, mask, ext, cls, exec, arg)                                            \
     {#id, x_##exec, match, mask, FORMAT_##fmt, EXT_##ext, CLASS_##cls, arg},
 const struct insn_row insn_rows[INSN_COUNT] = {
 #include "insn.def"
@@ -40,7 +40,7 @@ u64 isa_extensions(u64 requested)
     return on;
 }
 
-/* ---- index ---------------------------------------------------------------------------------- */
+/* ---- index ------------------------------------------------------------------------------ */
 
 static unsigned bucket_of(u32 word)
 {
@@ -88,7 +88,7 @@ void isa_build(struct isa *isa, u64 extensions)
     isa->start[32 + 256] = n;
 }
 
-/* ---- operands --------------------------------------------------------------------------------- */
+/* ---- operands --------------------------------------------------------------------------- */
 
 static i64 imm_i(u32 w)
 {
@@ -229,7 +229,8 @@ static bool decode_operands(u32 format, u32 w, u64 pc, struct op *o)
     case FORMAT_CIW:
         o->rd = crd;
         o->rs1 = SP;
-        o->imm = bits(w, 12, 11) << 4 | bits(w, 10, 7) << 6 | bits(w, 6, 6) << 2 | bits(w, 5, 5) << 3;
+        o->imm =
+            bits(w, 12, 11) << 4 | bits(w, 10, 7) << 6 | bits(w, 6, 6) << 2 | bits(w, 5, 5) << 3;
         if (o->imm == 0)
             return false;
         break;
@@ -411,7 +412,8 @@ int isa_find(const struct isa *isa, u32 word)
     return -1;
 }
 
-/* FP rows need the F unit on; those that round by frm need a valid one (Zfinx does not exist here). */
+/* FP rows need the F unit on; those that round by frm need a valid one (Zfinx does not exist here).
+ */
 static u8 needs_of(const struct insn_row *row, const struct op *o)
 {
     bool vector = row->cls >= CLASS_VSET;

@@ -23,7 +23,8 @@ extern const char *const class_names[CLASS_COUNT];
 struct isa {
     u64 extensions;
     op_fn fn[INSN_COUNT]; /* the rows' bodies, with those replaced that the host does faster */
-    u16 start[32 + 256 + 1]; /* 32 compressed buckets (funct3, quadrant), 256 others (opcode, funct3) */
+    u16 start[32 + 256 +
+              1]; /* 32 compressed buckets (funct3, quadrant), 256 others (opcode, funct3) */
     u16 rows[INSN_COUNT * 8];
 };
 

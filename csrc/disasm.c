@@ -33,10 +33,10 @@ static void put_hex(struct text *t, u64 v)
     put(t, s);
 }
 
-static const char x_names[33][5] = {"zero", "ra", "sp",  "gp",  "tp", "t0", "t1", "t2", "s0",
-                                    "s1",   "a0", "a1",  "a2",  "a3", "a4", "a5", "a6", "a7",
-                                    "s2",   "s3", "s4",  "s5",  "s6", "s7", "s8", "s9", "s10",
-                                    "s11",  "t3", "t4",  "t5",  "t6", "zero"};
+static const char x_names[33][5] = {"zero", "ra", "sp", "gp", "tp", "t0",  "t1", "t2", "s0",
+                                    "s1",   "a0", "a1", "a2", "a3", "a4",  "a5", "a6", "a7",
+                                    "s2",   "s3", "s4", "s5", "s6", "s7",  "s8", "s9", "s10",
+                                    "s11",  "t3", "t4", "t5", "t6", "zero"};
 static const char f_names[32][5] = {"ft0", "ft1", "ft2",  "ft3",  "ft4", "ft5", "ft6",  "ft7",
                                     "fs0", "fs1", "fa0",  "fa1",  "fa2", "fa3", "fa4",  "fa5",
                                     "fa6", "fa7", "fs2",  "fs3",  "fs4", "fs5", "fs6",  "fs7",
@@ -174,7 +174,7 @@ static void disasm(const struct isa *isa, u32 word, u64 pc, char *buf, size_t n)
     }
 }
 
-/* ---- the tables for Python ---------------------------------------------------------------------------- */
+/* ---- the tables for Python -------------------------------------------------------------- */
 
 uint32_t nicemu_insn_count(void)
 {

@@ -1,5 +1,5 @@
-/* exec_fuse.c: faster forms of integer instructions, chosen when a block is decoded.  Same effect on
- * the same registers; none can trap, so counters and faults see no difference.
+/* exec_fuse.c: faster forms of integer instructions, chosen when a block is decoded.  Same effect
+ * on the same registers; none can trap, so counters and faults see no difference.
  *   - A form that takes an operand from `last`, the value that the instruction before it wrote,
  *     saves the trip through memory that dependent instructions would wait for.
  *   - A pair in one body saves a dispatch.
@@ -7,7 +7,7 @@
 #include "alu.h"
 #include "decode.h"
 
-/* ---- one instruction, an operand from `last` ----------------------------------------------------- */
+/* ---- one instruction, an operand from `last` -------------------------------------------- */
 
 #define FORM(name, form, A, B)                                                                     \
     static BODY(name##form)                                                                        \
@@ -16,7 +16,9 @@
         RD = v;                                                                                    \
         return NEXT_VALUE(v);                                                                      \
     }
-#define FORMS_REG(name) FORM(name, _a, last, RS2) FORM(name, _b, RS1, last)
+#define FORMS_REG(name)                                                                            \
+    FORM(name, _a, last, RS2)                                                                      \
+    FORM(name, _b, RS1, last)
 #define FORMS_IMM(name) FORM(name, _a, last, IMM)
 #define FORMS_ONE(name) FORM(name, _a, last, 0)
 #define ALU(name, operands, value) FORMS_##operands(name)
@@ -34,7 +36,7 @@ static const struct alu_forms {
 #undef ALU
 };
 
-/* ---- pairs ------------------------------------------------------------------------------------------ */
+/* ---- pairs ------------------------------------------------------------------------------ */
 
 /* second(v, w) of v = first(a, imm): v is one operand of a commutative second instruction, w is its
  * other register, whose number decode puts into rs3.  When w is the register that a comes from,
@@ -54,8 +56,8 @@ static const struct alu_forms {
     PAIR(first, second, _a_same, last, a)
 
 #define PAIRS(P)                                                                                   \
-    P(slli, xor) P(slli, add) P(slli, or) P(srli, xor) P(srli, add) P(srli, or) P(srli, and)       \
-    P(addi, and)
+    P(slli, xor)                                                                                   \
+    P(slli, add) P(slli, or) P(srli, xor) P(srli, add) P(srli, or) P(srli, and) P(addi, and)
 PAIRS(PAIR_FORMS)
 
 static const struct pair {
@@ -106,7 +108,7 @@ static const struct {
     {x_add, x_beq, x_add_then_beq},     {x_add, x_bltu, x_add_then_bltu},
 };
 
-/* ---- the choice ----------------------------------------------------------------------------------------- */
+/* ---- the choice ------------------------------------------------------------------------- */
 
 static const struct alu_forms *forms_of(op_fn plain)
 {

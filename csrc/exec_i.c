@@ -19,7 +19,7 @@ BODY(li)
 #include "alu.def"
 #undef ALU
 
-/* ---- control flow: targets are absolute, computed when decoded ------------------------------------ */
+/* ---- control flow: targets are absolute, computed when decoded -------------------------- */
 
 #define BRANCH(name, cond)                                                                         \
     BODY(name)                                                                                     \

@@ -3,7 +3,7 @@
  * read-modify-write is atomic. */
 #include "cores.h"
 
-/* ---- slow path: out of line, so that the bodies below stay small leaf functions -------------------- */
+/* ---- slow path: out of line, so that the bodies below stay small leaf functions --------- */
 
 #define SLOW __attribute__((noinline, cold))
 
@@ -39,7 +39,7 @@ int stop_htif(struct hart *h, const struct op *o, u64 addr)
     return NX_STOP;
 }
 
-/* ---- loads and stores ------------------------------------------------------------------------------ */
+/* ---- loads and stores ------------------------------------------------------------------- */
 
 /* dst = the value of type T at rs1 + imm, widened by `wide`; name_away is what the fast path could
  * not prove */
@@ -110,7 +110,7 @@ STORE(fsh, u16, h->f[o->rs2])
 STORE(fsw, u32, h->f[o->rs2])
 STORE(fsd, u64, h->f[o->rs2])
 
-/* ---- A ----------------------------------------------------------------------------------------------- */
+/* ---- A ---------------------------------------------------------------------------------- */
 
 /* Atomics must be naturally aligned (the manual lets an implementation trap otherwise). */
 enum { CAUSE_LOAD_MISALIGNED = 4, CAUSE_STORE_MISALIGNED = 6 };

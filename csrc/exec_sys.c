@@ -23,17 +23,24 @@ static int csr_op(struct hart *h, const struct op *o, enum csr_change change, u6
     u64 old = csr_read(h, number, hart_instret(h) - 1);
     if (write)
         csr_write(h, number,
-                  change == CSR_WRITE ? operand : change == CSR_SET ? old | operand : old & ~operand);
+                  change == CSR_WRITE ? operand
+                  : change == CSR_SET ? old | operand
+                                      : old & ~operand);
     RD = old;
     return NEXT;
 }
 
-BODY(csrrw) { return csr_op(h, o, CSR_WRITE, RS1); }
-BODY(csrrs) { return csr_op(h, o, CSR_SET, RS1); }
-BODY(csrrc) { return csr_op(h, o, CSR_CLEAR, RS1); }
-BODY(csrrwi) { return csr_op(h, o, CSR_WRITE, o->rs1); }
-BODY(csrrsi) { return csr_op(h, o, CSR_SET, o->rs1); }
-BODY(csrrci) { return csr_op(h, o, CSR_CLEAR, o->rs1); }
+#define CSR_BODY(name, change, operand)                                                            \
+    BODY(name)                                                                                     \
+    {                                                                                              \
+        return csr_op(h, o, change, operand);                                                      \
+    }
+CSR_BODY(csrrw, CSR_WRITE, RS1)
+CSR_BODY(csrrs, CSR_SET, RS1)
+CSR_BODY(csrrc, CSR_CLEAR, RS1)
+CSR_BODY(csrrwi, CSR_WRITE, o->rs1)
+CSR_BODY(csrrsi, CSR_SET, o->rs1)
+CSR_BODY(csrrci, CSR_CLEAR, o->rs1)
 
 BODY(fence)
 {

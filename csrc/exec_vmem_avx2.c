@@ -1,6 +1,6 @@
-/* exec_vmem_avx2.c: unit-stride vector loads and stores as small leaf functions, for hosts with AVX2.
- * They do the plain case: operands that exec_vmem.c has found legal under the same vtype, no mask,
- * no vstart, whole 32-byte pieces inside one region.  Everything else is exec_vmem.c's. */
+/* exec_vmem_avx2.c: unit-stride vector loads and stores as small leaf functions, for hosts with
+ * AVX2. They do the plain case: operands that exec_vmem.c has found legal under the same vtype, no
+ * mask, no vstart, whole 32-byte pieces inside one region.  Everything else is exec_vmem.c's. */
 #include "exec_v.h"
 
 #if defined(__x86_64__)

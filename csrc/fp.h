@@ -18,11 +18,11 @@ enum rounding { RNE = 0, RTZ = 1, RDN = 2, RUP = 3, RMM = 4, FP_ROD = 6, RM_DYNA
 /* fflags bits */
 enum fflag { NX = 1, UF = 2, OF = 4, DZ = 8, NV = 16 };
 
-/* ---- the formats ----------------------------------------------------------------------------- */
+/* ---- the formats ------------------------------------------------------------------------ */
 
 struct fp_format {
     u8 width, ebits, mbits; /* bits: all, exponent, stored mantissa */
-    u64 nan;                /* the canonical NaN */
+    u64 nan; /* the canonical NaN */
 };
 
 /* name, width, exponent bits, stored mantissa bits, canonical NaN */
@@ -81,7 +81,7 @@ FP_INLINE bool fp_is_snan(const struct fp_format *f, u64 a)
     return fp_is_nan(f, a) && !(a >> (f->mbits - 1) & 1);
 }
 
-/* ---- in a 64-bit register: NaN-boxed, all ones above the number ------------------------------ */
+/* ---- in a 64-bit register: NaN-boxed, all ones above the number ------------------------- */
 
 /* A badly boxed number reads as the canonical NaN. */
 FP_INLINE u64 fp_unbox(const struct fp_format *f, u64 r)
@@ -93,7 +93,7 @@ FP_INLINE u64 fp_box(const struct fp_format *f, u64 a)
     return a | ~fp_mask(f);
 }
 
-/* ---- NaN policy ------------------------------------------------------------------------------ */
+/* ---- NaN policy ------------------------------------------------------------------------- */
 
 /* Result of an operation with a NaN among a, b (pass the same twice when there is one). */
 FP_INLINE u64 fp_nan(const struct fp_format *f, u64 a, u64 b, u32 *flags)
@@ -109,7 +109,7 @@ FP_INLINE u64 fp_invalid(const struct fp_format *f, u32 *flags)
     return f->nan;
 }
 
-/* ---- unpacking and rounding ------------------------------------------------------------------ */
+/* ---- unpacking and rounding ------------------------------------------------------------- */
 
 /* A finite number other than 0: sig * 2^(exp - 63), with bit 63 of sig set. */
 struct fp_parts {
@@ -229,7 +229,7 @@ FP_INLINE u64 fp_sum_zero(const struct fp_format *f, bool sign_a, bool sign_b, i
     return sign ? fp_sign_bit(f) : 0;
 }
 
-/* ---- arithmetic ------------------------------------------------------------------------------ */
+/* ---- arithmetic ------------------------------------------------------------------------- */
 
 FP_INLINE u64 fp_add(const struct fp_format *f, u64 a, u64 b, int rm, u32 *flags)
 {
@@ -362,7 +362,7 @@ FP_INLINE u64 fp_fma(const struct fp_format *f, u64 a, u64 b, u64 c, int rm, u32
         return mc ? c : fp_sum_zero(f, sign != 0, sign_c != 0, rm);
     struct fp_parts x = fp_unpack(f, a), y = fp_unpack(f, b);
     u128 product = (u128)x.sig * y.sig; /* the lowest 22 bits and more are 0 */
-    i32 exp = x.exp + y.exp + 1;        /* of bit 127 */
+    i32 exp = x.exp + y.exp + 1; /* of bit 127 */
     if (unlikely(!mc))
         return fp_normal_round128(f, sign != 0, exp, product, rm, flags);
     if (product >> 127) {
@@ -393,7 +393,7 @@ FP_INLINE u64 fp_fma(const struct fp_format *f, u64 a, u64 b, u64 c, int rm, u32
     return fp_normal_round128(f, s, exp, sum, rm, flags);
 }
 
-/* ---- comparison, selection, sign ------------------------------------------------------------- */
+/* ---- comparison, selection, sign -------------------------------------------------------- */
 
 /* a < b for numbers that are not NaN; `zeros`: -0 counts as less than +0. */
 FP_INLINE bool fp_less(const struct fp_format *f, u64 a, u64 b, bool zeros)
@@ -473,7 +473,7 @@ FP_INLINE u64 fp_class(const struct fp_format *f, u64 a)
     return 1u << (fp_sign(f, a) ? k : 7 - k);
 }
 
-/* ---- conversion ------------------------------------------------------------------------------ */
+/* ---- conversion ------------------------------------------------------------------------- */
 
 FP_INLINE u64 fp_cvt(const struct fp_format *from, const struct fp_format *to, u64 a, int rm,
                      u32 *flags)
@@ -536,7 +536,7 @@ FP_INLINE u64 fp_from_int(const struct fp_format *f, u64 v, bool is_signed, int 
     return fp_normal_round(f, sign, 63, sign ? -v : v, rm, flags);
 }
 
-/* ---- one function per format, out of line ---------------------------------------------------- */
+/* ---- one function per format, out of line ----------------------------------------------- */
 
 #define FP_FORMAT_FUNCTIONS(name, ...)                                                             \
     u64 name##_add(u64 a, u64 b, int rm, u32 *flags);                                              \

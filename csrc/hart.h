@@ -3,10 +3,10 @@
  * Owns: struct hart, struct op, struct block, traps.  Machine-wide things (who maps what, which
  * hart runs next) belong in cores.c.
  *
- * An instruction body is a function `int x_NAME(struct hart *h, const struct op *o, u64 last)`.  It ends in
- * `return NEXT;`, a tail call of the next instruction of its block, or returns one of enum next.
- * Without tail-call optimisation the host stack grows by one small frame an instruction, up to the
- * next visit of the run loop (TURN in run.c), so nothing depends on the optimiser. */
+ * An instruction body is a function `int x_NAME(struct hart *h, const struct op *o, u64 last)`.  It
+ * ends in `return NEXT;`, a tail call of the next instruction of its block, or returns one of enum
+ * next. Without tail-call optimisation the host stack grows by one small frame an instruction, up
+ * to the next visit of the run loop (TURN in run.c), so nothing depends on the optimiser. */
 #ifndef NICEMU_HART_H
 #define NICEMU_HART_H
 
@@ -67,7 +67,7 @@ enum cause {
 #define MSTATUS_UXL64 (2ull << 32)
 #define MSTATUS_SD (1ull << 63)
 
-/* ---- decoded code ------------------------------------------------------------------------ */
+/* ---- decoded code ----------------------------------------------------------------------- */
 struct hart;
 struct op;
 typedef int (*op_fn)(struct hart *h, const struct op *o, u64 last);
@@ -92,8 +92,8 @@ enum need { NEED_F = 1, NEED_V = 2, NEED_FRM = 4 /* a valid frm */ };
 
 enum { MAX_BLOCK = 64 };
 
-/* Straight-line code: n instructions, the last of which may branch, then an `end` op.  What it costs
- * is static: `runs` times the sum over its instructions' classes. */
+/* Straight-line code: n instructions, the last of which may branch, then an `end` op.  What it
+ * costs is static: `runs` times the sum over its instructions' classes. */
 struct block {
     u64 pc, end_pc, taken_pc;
     struct block *succ[2]; /* blocks at end_pc and taken_pc, once known */
@@ -121,7 +121,7 @@ struct trap {
     u32 cause; /* NX_TRAP: enum cause; NX_STOP: NICEMU_STOP_* */
 };
 
-/* ---- the hart ---------------------------------------------------------------------------- */
+/* ---- the hart --------------------------------------------------------------------------- */
 enum { BUCKETS = 1024, MAX_VLENB = 128 };
 
 /* What a value of vtype means, worked out once for each (exec_v.c). */
@@ -205,7 +205,7 @@ struct hart {
 /* Where a called handler returns to.  No region may hold this page. */
 #define RETURN_PC 0xfffffffffffff000ull
 
-/* ---- vocabulary of the bodies -------------------------------------------------------------- */
+/* ---- vocabulary of the bodies ----------------------------------------------------------- */
 #define BODY(name)                                                                                 \
     int x_##name(struct hart *h, const struct op *o, __attribute__((unused)) u64 last)
 #define NEXT o[1].fn(h, o + 1, 0)
@@ -235,7 +235,7 @@ static inline int trap(struct hart *h, const struct op *o, u32 cause, u64 tval)
 /* Illegal-instruction trap; mtval holds the encoding. */
 int trap_illegal(struct hart *h, const struct op *o);
 
-/* ---- memory as the bodies see it (exec_mem.c) ----------------------------------------------- */
+/* ---- memory as the bodies see it (exec_mem.c) ------------------------------------------- */
 /* Host address of n bytes, or NULL after which the body returns trap(..., h->trap.tval). */
 u8 *load_slow(struct hart *h, u64 addr, u64 n);
 /* Host address of n bytes to be stored, or NULL with h->trap.tval set.  Breaks reservations. */
@@ -273,13 +273,15 @@ static inline void count_elements(struct hart *h, u64 n)
     h->elements += n;
 }
 
-/* ---- the other files of a hart ---------------------------------------------------------------- */
-#define INSN(id, fmt, match, mask, ext, cls, exec, arg) int x_##exec(struct hart *, const struct op *, u64);
+/* ---- the other files of a hart ---------------------------------------------------------- */
+#define INSN(id, fmt, match, mask, ext, cls, exec, arg)                                            \
+    int x_##exec(struct hart *, const struct op *, u64);
 #include "insn.def"
 #undef INSN
 int x_end(struct hart *h, const struct op *o, u64 last); /* end of a block that does not branch */
 int x_illegal(struct hart *h, const struct op *o, u64 last); /* no such instruction */
-int x_fetch_fault(struct hart *h, const struct op *o, u64 last); /* imm = the address out of reach */
+int x_fetch_fault(struct hart *h, const struct op *o,
+                  u64 last); /* imm = the address out of reach */
 
 /* exec_fuse.c */
 void fuse(struct block *b); /* pick faster forms of the integer instructions of a new block */
@@ -289,8 +291,8 @@ void hart_run(struct hart *h, u64 budget, nicemu_stop *out);
 void hart_forget_code(struct hart *h); /* drop every decoded block, keep its counts */
 void hart_counters(const struct hart *h, nicemu_counters *out);
 void hart_clear_counters(struct hart *h);
-/* nicemu_call: a U-mode call that starts from known x and f registers and CSRs; vector registers keep
- * what the last call left, as memory does. */
+/* nicemu_call: a U-mode call that starts from known x and f registers and CSRs; vector registers
+ * keep what the last call left, as memory does. */
 void hart_call(struct hart *h, u64 pc, u64 sp, const u64 args[4], u64 budget, nicemu_stop *out);
 
 /* csr.c */

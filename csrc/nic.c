@@ -102,8 +102,8 @@ static bool handle(const struct station *s, const nicemu_reduction *job, u64 pc,
 }
 
 /* DMA `k` payloads of a chunk into the scratchpad and have the entry merge them. */
-static bool merge_payloads(const struct station *s, const nicemu_reduction *job, u64 pc,
-                           u32 stream, u32 k, u64 element, u64 count, nicemu_reduction_end *out)
+static bool merge_payloads(const struct station *s, const nicemu_reduction *job, u64 pc, u32 stream,
+                           u32 k, u64 element, u64 count, nicemu_reduction_end *out)
 {
     u8 *table = s->host_arguments + CONTEXT_BYTES;
     for (u32 i = 0; i < k; i++) {
@@ -141,8 +141,7 @@ static bool reduce_chunk(const struct station *s, const nicemu_reduction *job, u
 static bool whole(const nicemu_reduction *job)
 {
     return job->streams && job->element_bytes && job->first[1] && job->acc[1] && job->chunk &&
-           job->payload_room <= UINT32_MAX &&
-           job->chunk <= job->payload_room / job->element_bytes;
+           job->payload_room <= UINT32_MAX && job->chunk <= job->payload_room / job->element_bytes;
 }
 
 int nicemu_reduce(nicemu_cores *cores, const nicemu_reduction *job, uint64_t hart_mask,

@@ -8,7 +8,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* ---- results ------------------------------------------------------------------------- */
+/* ---- results ---------------------------------------------------------------------------- */
 /* What a call returns: 0, or one of these.  Python turns each into one exception type. */
 enum {
     NICEMU_OK = 0,
@@ -76,7 +76,7 @@ typedef struct {
     uint32_t bytes; /* 2 or 4 */
 } nicemu_insn;
 
-/* ---- tables ---------------------------------------------------------------------------- */
+/* ---- tables ----------------------------------------------------------------------------- */
 uint32_t nicemu_insn_count(void);
 int nicemu_insn_row(uint32_t i, nicemu_insn *out);
 const char *nicemu_extension_name(uint32_t i); /* NULL past the last row */
@@ -90,10 +90,10 @@ void nicemu_close(nicemu_cores *cores);
 /* "avx2" or "portable": the path that this object uses. */
 const char *nicemu_simd_name(const nicemu_cores *cores);
 
-/* Map the `size` bytes at `host`, which the caller keeps as long as the cores run, at `base` for the
- * harts of `hart_mask`.  size >= 64.  Regions of one hart may not overlap; at most 16. */
-int nicemu_map(nicemu_cores *cores, uint64_t hart_mask, uint64_t base, uint64_t size,
-               uint32_t perm, void *host);
+/* Map the `size` bytes at `host`, which the caller keeps as long as the cores run, at `base` for
+ * the harts of `hart_mask`.  size >= 64.  Regions of one hart may not overlap; at most 16. */
+int nicemu_map(nicemu_cores *cores, uint64_t hart_mask, uint64_t base, uint64_t size, uint32_t perm,
+               void *host);
 /* Host access through hart `hart`'s map, ignoring permissions; all or nothing. */
 int nicemu_read(const nicemu_cores *cores, uint32_t hart, uint64_t addr, void *out, size_t n);
 int nicemu_write(nicemu_cores *cores, uint32_t hart, uint64_t addr, const void *in, size_t n);
@@ -173,7 +173,8 @@ int nicemu_reduce(nicemu_cores *cores, const nicemu_reduction *job, uint64_t har
 /* ---- instructions as text --------------------------------------------------------------- */
 /* Row of the instruction in `word`, or NICEMU_EILLEGAL. */
 int nicemu_decode(const nicemu_cores *cores, uint32_t word);
-/* Text of `word` at `pc` into buf (at most n bytes with the final 0); its length in bytes (2 or 4). */
+/* Text of `word` at `pc` into buf (at most n bytes with the final 0); its length in bytes (2 or 4).
+ */
 int nicemu_disasm(const nicemu_cores *cores, uint32_t word, uint64_t pc, char *buf, size_t n);
 
 #endif

@@ -5,7 +5,7 @@
 #include "decode.h"
 #include "fp_env.h"
 
-/* ---- decoded code ------------------------------------------------------------------------------ */
+/* ---- decoded code ----------------------------------------------------------------------- */
 
 enum { ARENA_BYTES = 1 << 20 };
 
@@ -164,10 +164,11 @@ void hart_counters(const struct hart *h, nicemu_counters *out)
 void hart_clear_counters(struct hart *h)
 {
     hart_forget_code(h);
-    h->done = (nicemu_counters){.instructions = -hart_instret(h), /* what hart_counters adds again */
-                                .elements = -h->elements,
-                                .vector_load_bytes = -h->vector_load_bytes,
-                                .vector_store_bytes = -h->vector_store_bytes};
+    h->done =
+        (nicemu_counters){.instructions = -hart_instret(h), /* what hart_counters adds again */
+                          .elements = -h->elements,
+                          .vector_load_bytes = -h->vector_load_bytes,
+                          .vector_store_bytes = -h->vector_store_bytes};
 }
 
 static struct block *block_at(struct hart *h, u64 pc)
@@ -196,7 +197,7 @@ size_t hart_step_bytes(void)
     return sizeof(struct block) + 2 * sizeof(struct op);
 }
 
-/* ---- traps --------------------------------------------------------------------------------------- */
+/* ---- traps ------------------------------------------------------------------------------ */
 
 /* Enter the guest's trap handler; false when it has none that could run. */
 static bool enter_handler(struct hart *h, u64 pc)
@@ -215,7 +216,7 @@ static bool enter_handler(struct hart *h, u64 pc)
     return true;
 }
 
-/* ---- the loop --------------------------------------------------------------------------------------- */
+/* ---- the loop --------------------------------------------------------------------------- */
 
 /* The block was charged in full when it began; take back all but its first k instructions. */
 static void charge_only(struct hart *h, struct block *b, u32 k)
@@ -248,8 +249,7 @@ static bool leave(struct hart *h, struct block *b, int next, nicemu_stop *out)
     if (enter_handler(h, pc))
         return true;
     h->pc = pc;
-    *out = (nicemu_stop){
-        .reason = NICEMU_STOP_FAULT, .cause = h->trap.cause, .addr = h->trap.tval};
+    *out = (nicemu_stop){.reason = NICEMU_STOP_FAULT, .cause = h->trap.cause, .addr = h->trap.tval};
     return false;
 }
 
