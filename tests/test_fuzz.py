@@ -195,7 +195,7 @@ def prepare(arena: Arena, start: Start) -> None:
     for memory, content in zip(arena.memory.values(), start.memory, strict=True):
         memory[:] = np.frombuffer(content, np.uint8)
     for base in (CODE, ALL):  # the host says that it changed code
-        c.write(base, arena.memory[base, 0][:2].tobytes())
+        assert lib.nicemu_write(c.handle, 0, base, start.memory[0 if base == CODE else -2], 2) == 0
     size = 32 * c.vlen // 8
     for hart in range(c.harts):
         c.reset(start.pcs[hart], hart)
