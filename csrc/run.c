@@ -280,9 +280,14 @@ static bool single_step(struct hart *h, nicemu_stop *out)
     return next <= NX_TAKEN || leave(h, b, next, out);
 }
 
+/* The block after b; NULL: look at h->pc. */
 static struct block *successor(struct hart *h, struct block *b, int which)
 {
     u64 pc = which == NX_TAKEN ? b->taken_pc : b->end_pc;
+    if (unlikely(pc == RETURN_PC)) { /* not code: the run loop knows what is meant */
+        h->pc = pc;
+        return NULL;
+    }
     size_t before = h->arena_used;
     struct block *next = block_at(h, pc);
     if (h->arena_used >= before) /* b is still there: nothing was forgotten */

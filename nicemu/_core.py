@@ -6,7 +6,7 @@ is, is decided above (nic, cli).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -51,6 +51,10 @@ SIMD: dict[str, int] = {
     "portable": lib.NICEMU_SIMD_PORTABLE,
     "avx2": lib.NICEMU_SIMD_AVX2,
 }
+
+MOST_HARTS = 64
+VLENS = (128, 256, 512, 1024)
+MOST_BYTES = 1 << 62  # of one region or read: more than any host has
 
 # Exception codes of the RISC-V privileged manual, table of mcause values.
 CAUSES: dict[int, str] = {
@@ -103,7 +107,7 @@ def instructions() -> tuple[Insn, ...]:
     rows = []
     row = ffi.new("nicemu_insn *")
     for i in range(lib.nicemu_insn_count()):
-        _check(lib.nicemu_insn_row(i, row), f"instruction row {i}")
+        _call(f"instruction row {i}", lib.nicemu_insn_row, i, row)
         rows.append(
             Insn(
                 name=_text(row.name).replace("_", "."),
@@ -167,8 +171,14 @@ _WORDS: dict[int, str] = {
 }
 
 
-def _check(code: int, what: str) -> int:
-    """Return a non-negative code; raise the exception of a negative one."""
+def _call(what: str, function: Callable[..., int], *arguments: Any) -> int:
+    """A non-negative code of a C function; a negative one, or a number that does not fit its C
+    type, becomes an exception.
+    """
+    try:
+        code = function(*arguments)
+    except OverflowError as e:
+        raise ArgumentError(f"{what}: {_WORDS[lib.NICEMU_EINVAL]} ({e})") from e
     if code < 0:
         raise _ERRORS.get(code, NicemuError)(f"{what}: {_WORDS.get(code, f'error {code}')}")
     return code
@@ -275,17 +285,23 @@ class Cores:
             if name not in names:
                 raise ArgumentError(f"extension {name!r} is unknown: use {', '.join(names)}")
             bits |= 1 << names.index(name)
-        what = f"harts={harts} (1..64), vlen={vlen} (128, 256, 512 or 1024), simd={simd!r}"
-        config = ffi.new("nicemu_config *")
-        try:
-            config.harts, config.vlen = harts, vlen
-        except OverflowError:
-            _check(lib.NICEMU_EINVAL, what)
-        config.simd = SIMD[simd]
-        config.trap_to_guest = trap_to_guest
-        config.extensions = bits
+        if not 1 <= harts <= MOST_HARTS:
+            raise ArgumentError(f"{harts} cores: use 1..{MOST_HARTS}")
+        if vlen not in VLENS:
+            raise ArgumentError(f"vlen {vlen}: use one of {', '.join(map(str, VLENS))}")
+        config = ffi.new(
+            "nicemu_config *",
+            {
+                "harts": harts,
+                "vlen": vlen,
+                "simd": SIMD[simd],
+                "trap_to_guest": trap_to_guest,
+                "extensions": bits,
+            },
+        )
         out = ffi.new("nicemu_cores **")
-        _check(lib.nicemu_open(config, out), what)
+        what = f"cores with harts={harts}, vlen={vlen}, simd={simd!r}"
+        _call(what, lib.nicemu_open, config, out)
         self._cores = ffi.gc(out[0], lib.nicemu_close)
         self._kept: list[object] = []
         self._mapped = 0  # bytes of all regions
@@ -302,8 +318,16 @@ class Cores:
         """Name of the host path in use."""
         return _text(lib.nicemu_simd_name(self._cores))
 
+    def _hart(self, hart: int) -> int:
+        if not 0 <= hart < self.harts:
+            raise ArgumentError(f"no such hart {hart}: use 0..{self.harts - 1}")
+        return hart
+
     def _mask(self, harts: Sequence[int] | None) -> int:
-        return sum(1 << i for i in (range(self.harts) if harts is None else harts))
+        mask = 0
+        for hart in range(self.harts) if harts is None else harts:
+            mask |= 1 << self._hart(hart)
+        return mask
 
     def map(
         self, base: int, size: int, perm: int, harts: Sequence[int] | None = None
@@ -313,11 +337,13 @@ class Cores:
         Raises:
             ArgumentError: out of range (64 bytes at least), or overlapping what a hart has.
         """
+        what = f"region of {size} bytes at {base:#x}"
+        if not 0 <= size <= MOST_BYTES:
+            raise ArgumentError(f"{what}: {_WORDS[lib.NICEMU_EINVAL]}")
         raw = np.zeros(size + 64, np.uint8)
         memory = raw[(-raw.ctypes.data) % 64 :][:size]
         pointer = ffi.cast("void *", memory.ctypes.data)
-        code = lib.nicemu_map(self._cores, self._mask(harts), base, size, perm, pointer)
-        _check(code, f"region of {size} bytes at {base:#x}")
+        _call(what, lib.nicemu_map, self._cores, self._mask(harts), base, size, perm, pointer)
         self._kept.append(raw)
         self._mapped += size
         return memory
@@ -329,42 +355,43 @@ class Cores:
             ArgumentError: not mapped for that hart, all of it in one region.
         """
         what = f"read of {size} bytes at {address:#x}"
-        self._bounded(address, size, what)
+        if not 0 <= size <= self._mapped:
+            raise ArgumentError(f"{what}: {_WORDS[lib.NICEMU_EFAULT]}")
         buffer = ffi.new("uint8_t[]", size)
-        _check(lib.nicemu_read(self._cores, hart, address, buffer, size), what)
+        _call(what, lib.nicemu_read, self._cores, hart, address, buffer, size)
         return bytes(ffi.buffer(buffer, size))
 
-    def write(self, address: int, data: bytes, hart: int = 0) -> None:
+    def write(
+        self, address: int, data: bytes | bytearray | memoryview | np.ndarray, hart: int = 0
+    ) -> None:
         """Write memory as the host, whatever the permissions; all or nothing.
+
+        Args:
+            address: of the first byte.
+            data: bytes, or a buffer of items of any size, such as an array: all its bytes.
+            hart: through whose map.
 
         Raises:
             ArgumentError: not mapped for that hart, all of it in one region.
         """
-        what = f"write of {len(data)} bytes at {address:#x}"
-        self._bounded(address, len(data), what)
-        _check(lib.nicemu_write(self._cores, hart, address, ffi.from_buffer(data), len(data)), what)
-
-    def _bounded(self, address: int, size: int, what: str) -> None:
-        """Refuse what no hart can have mapped, and what C has no number for."""
-        if not 0 <= address < 1 << 64 or not 0 <= size <= self._mapped:
-            _check(lib.NICEMU_EFAULT, what)
+        raw = data.tobytes() if isinstance(data, np.ndarray) else memoryview(data).tobytes()
+        what = f"write of {len(raw)} bytes at {address:#x}"
+        _call(what, lib.nicemu_write, self._cores, hart, address, ffi.from_buffer(raw), len(raw))
 
     def x(self, hart: int = 0) -> np.ndarray:
         """The 32 integer registers as a writable uint64 view (leave x[0] alone)."""
-        return self._view(lib.nicemu_x(self._cores, hart), 256).view(np.uint64)
+        return self._view(lib.nicemu_x(self._cores, self._hart(hart)), 256).view(np.uint64)
 
     def f(self, hart: int = 0) -> np.ndarray:
         """The 32 FP registers, NaN-boxed, as a writable uint64 view."""
-        return self._view(lib.nicemu_f(self._cores, hart), 256).view(np.uint64)
+        return self._view(lib.nicemu_f(self._cores, self._hart(hart)), 256).view(np.uint64)
 
     def v(self, hart: int = 0) -> np.ndarray:
         """The vector registers as a writable uint8 view of shape (32, vlen/8)."""
-        pointer = lib.nicemu_v(self._cores, hart)
+        pointer = lib.nicemu_v(self._cores, self._hart(hart))
         return self._view(pointer, 32 * self.vlen // 8).reshape(32, self.vlen // 8)
 
     def _view(self, pointer: Any, size: int) -> np.ndarray:
-        if pointer == ffi.NULL:
-            raise ArgumentError(f"no such hart: use 0..{self.harts - 1}")
         cores = self._cores  # the view keeps the C object alive
         held = ffi.gc(pointer, lambda _, cores=cores: None)
         view: np.ndarray = np.frombuffer(ffi.buffer(held, size), np.uint8)
@@ -372,11 +399,11 @@ class Cores:
 
     def pc(self, hart: int = 0) -> int:
         """Address of the next instruction."""
-        return int(lib.nicemu_get_pc(self._cores, hart))
+        return int(lib.nicemu_get_pc(self._cores, self._hart(hart)))
 
     def set_pc(self, pc: int, hart: int = 0) -> None:
         """Set the pc (even)."""
-        _check(lib.nicemu_set_pc(self._cores, hart, pc), f"pc {pc:#x}")
+        _call(f"pc {pc:#x}", lib.nicemu_set_pc, self._cores, hart, pc)
 
     def csr(self, csr: str | int, hart: int = 0) -> int:
         """Value of a CSR by name or number, with M-mode rights.
@@ -386,7 +413,7 @@ class Cores:
         """
         value = ffi.new("uint64_t *")
         number = csrs().get(csr, -1) if isinstance(csr, str) else csr
-        _check(lib.nicemu_csr_get(self._cores, hart, number & 0xFFFFFFFF, value), f"CSR {csr}")
+        _call(f"CSR {csr}", lib.nicemu_csr_get, self._cores, hart, number & 0xFFFFFFFF, value)
         return int(value[0])
 
     def set_csr(self, csr: str | int, value: int, hart: int = 0) -> None:
@@ -396,24 +423,24 @@ class Cores:
             ArgumentError: there is no such CSR.
         """
         number = csrs().get(csr, -1) if isinstance(csr, str) else csr
-        _check(lib.nicemu_csr_set(self._cores, hart, number & 0xFFFFFFFF, value), f"CSR {csr}")
+        _call(f"CSR {csr}", lib.nicemu_csr_set, self._cores, hart, number & 0xFFFFFFFF, value)
 
     def mode(self, hart: int = 0) -> int:
         """Privilege mode: 0 = U, 3 = M."""
-        return int(lib.nicemu_get_mode(self._cores, hart))
+        return int(lib.nicemu_get_mode(self._cores, self._hart(hart)))
 
     def set_mode(self, mode: int, hart: int = 0) -> None:
         """Set the privilege mode: 0 = U, 3 = M."""
-        _check(lib.nicemu_set_mode(self._cores, hart, mode), f"mode {mode}")
+        _call(f"mode {mode}", lib.nicemu_set_mode, self._cores, hart, mode)
 
     def reset(self, pc: int, hart: int = 0) -> None:
         """Power-on state: registers 0, M-mode, FP and vector units off, next instruction at pc."""
-        _check(lib.nicemu_reset(self._cores, hart, pc), f"pc {pc:#x}")
+        _call(f"pc {pc:#x}", lib.nicemu_reset, self._cores, hart, pc)
 
     def run(self, budget: int, hart: int = 0) -> Stop:
         """Run one hart while instructions + active vector elements are below ``budget``."""
         out = ffi.new("nicemu_stop *")
-        _check(lib.nicemu_run(self._cores, hart, budget, out), f"hart {hart}")
+        _call(f"hart {hart}", lib.nicemu_run, self._cores, hart, budget, out)
         return stop_of(hart, out)
 
     def run_round_robin(
@@ -422,25 +449,26 @@ class Cores:
         """Run harts in turn, ``quantum`` each, until one stops or each has used ``budget``."""
         out = ffi.new("nicemu_stop *")
         which = ffi.new("uint32_t *")
-        code = lib.nicemu_run_round_robin(
-            self._cores, self._mask(harts), quantum, budget, which, out
-        )
-        _check(code, f"quantum {quantum}")
+        what = f"turns of {quantum} in a budget of {budget}"
+        mask = self._mask(harts)
+        _call(what, lib.nicemu_run_round_robin, self._cores, mask, quantum, budget, which, out)
         return stop_of(which[0], out)
 
     def call(
         self, pc: int, args: Sequence[int] = (), *, sp: int, budget: int, hart: int = 0
     ) -> Stop:
         """Call a function in U-mode with up to four arguments; its result is ``x(hart)[10]``."""
+        if len(args) > 4:
+            raise ArgumentError(f"{len(args)} arguments: use at most 4")
         values = ffi.new("uint64_t[4]", [a & (2**64 - 1) for a in args])
         out = ffi.new("nicemu_stop *")
-        _check(lib.nicemu_call(self._cores, hart, pc, sp, values, budget, out), f"pc {pc:#x}")
+        _call(f"pc {pc:#x}", lib.nicemu_call, self._cores, hart, pc, sp, values, budget, out)
         return stop_of(hart, out)
 
     def counters(self, hart: int = 0) -> Counters:
         """What the hart has done since the counters were cleared."""
         c = ffi.new("nicemu_counters *")
-        _check(lib.nicemu_counters_get(self._cores, hart, c), f"hart {hart}")
+        _call(f"hart {hart}", lib.nicemu_counters_get, self._cores, hart, c)
         classes = {n: c.classes[i] for i, n in enumerate(class_names()) if c.classes[i]}
         plain = {
             name: int(getattr(c, name))
@@ -451,7 +479,7 @@ class Cores:
 
     def clear_counters(self, hart: int = 0) -> None:
         """Start counting from zero."""
-        _check(lib.nicemu_counters_clear(self._cores, hart), f"hart {hart}")
+        _call(f"hart {hart}", lib.nicemu_counters_clear, self._cores, hart)
 
     def decode(self, word: int) -> Insn | None:
         """The row of an instruction word, or None when it is illegal."""
@@ -461,8 +489,9 @@ class Cores:
     def disasm(self, word: int, pc: int = 0) -> tuple[str, int]:
         """Text of the instruction in ``word`` at ``pc``, and its length in bytes."""
         text = ffi.new("char[128]")
-        size = lib.nicemu_disasm(self._cores, word & 0xFFFFFFFF, pc, text, 128)
-        return _text(text), _check(size, f"word {word:#x}")
+        what = f"word {word:#x} at {pc:#x}"
+        size = _call(what, lib.nicemu_disasm, self._cores, word & 0xFFFFFFFF, pc, text, 128)
+        return _text(text), size
 
 
 def stop_of(hart: int, out: Any) -> Stop:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import json
 import math
+import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
@@ -43,24 +44,38 @@ SIZES = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 class _Group(click.Group):
     """Commands whose errors are one line on stderr and an exit code."""
 
+    def make_context(self, *args: Any, **kwargs: Any) -> click.Context:
+        for name in ("stdout", "stderr"):
+            if getattr(sys, name) is None:  # it is closed, and its number free for any other file
+                nowhere = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115
+                setattr(sys, name, nowhere)
+        with _one_line():  # --help and --version print here
+            return super().make_context(*args, **kwargs)
+
     def invoke(self, ctx: click.Context) -> Any:
-        try:
+        with _one_line():
             return super().invoke(ctx)
-        except NicemuError as e:
-            _fail(ctx, str(e), UNUSABLE)
-        except OSError as e:
-            if e.errno == errno.EPIPE:  # `| head`: click ends it quietly
-                raise
-            _fail(ctx, f"{e.strerror or e}: {e.filename or 'standard output'}", UNUSABLE)
-        except MemoryError as e:
-            _fail(ctx, f"the host has no memory left ({e}): use smaller inputs", UNUSABLE)
-        except KeyboardInterrupt:
-            _fail(ctx, "interrupted", INTERRUPTED)
 
 
-def _fail(ctx: click.Context, message: str, code: int) -> NoReturn:
+@contextmanager
+def _one_line() -> Iterator[None]:
+    try:
+        yield
+    except NicemuError as e:
+        _fail(str(e), UNUSABLE)
+    except OSError as e:
+        if e.errno == errno.EPIPE:  # `| head`: click ends it quietly
+            raise
+        _fail(f"{e.strerror or e}: {e.filename or 'standard output'}", UNUSABLE)
+    except MemoryError as e:
+        _fail(f"the host has no memory left ({e}): use smaller inputs", UNUSABLE)
+    except KeyboardInterrupt:
+        _fail("interrupted", INTERRUPTED)
+
+
+def _fail(message: str, code: int) -> NoReturn:
     click.echo(f"nicemu: {' '.join(message.split())}", err=True)
-    ctx.exit(code)
+    raise click.exceptions.Exit(code)
 
 
 def _bytes(text: str) -> int:
@@ -336,15 +351,16 @@ def run(
     from nicemu import bare
     from nicemu.elf import load_elf
 
-    printed = bytearray()
+    printed = bytearray()  # for --json everything, else the last byte
     out = sys.stdout.buffer
 
     def write(data: bytes) -> None:
-        printed.extend(data)
         if not as_json:
             out.write(data)
             if data == b"\n":
                 out.flush()
+            printed.clear()
+        printed.extend(data)
 
     elf = load_elf(file)
     try:

@@ -209,6 +209,12 @@ class _Parser:
         for _name, kind, flags, address, offset, size, *_rest in sections:
             if kind == SHT_PROGBITS and flags & SHF_EXECINSTR and size:
                 found.append((address, self.at(offset, size, f"code section for {address:#x}")))
+        total = sum(len(code) for _, code in found)
+        if total > len(self.data):
+            raise self.bad(
+                f"code sections of {total} bytes in a file of {len(self.data)}: they overlap, "
+                "build it again"
+            )
         return found
 
     def symbols(self, sections: list[tuple[int, ...]]) -> dict[str, int]:
@@ -233,5 +239,13 @@ class _Parser:
                 end = strings.find(b"\0", st_name, st_name + MOST_NAME)
                 if info & 15 in (STT_SECTION, STT_FILE) or index == SHN_UNDEF or end <= st_name:
                     continue
-                found[strings[st_name:end].decode("utf-8", "backslashreplace")] = value
+                found[_printable(strings[st_name:end])] = value
         return found
+
+
+def _printable(name: bytes) -> str:
+    """A name as text that no terminal takes for a command."""
+    text = name.decode("utf-8", "backslashreplace")
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import warnings
 import zipfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -29,6 +30,7 @@ UNNAMED = ""  # the key of the single array of an .npy file
 SAFETENSORS_DTYPES = {f.alias.upper(): f for f in FORMATS}  # "F16", "BF16", ...
 SUPPORTED = ", ".join(f.name for f in FORMATS)
 
+MOST_NAME = 65535  # bytes of the name of a member of a zip file
 MOST_DEFLATE = 1032  # bytes that one byte of a deflate stream can stand for (zlib's manual)
 
 Array = np.ndarray
@@ -66,6 +68,8 @@ def worker_files(arguments: Sequence[str | Path]) -> list[Path]:
     paths = [Path(a) for a in arguments]
     if not paths:
         raise FileFormatError("no file given: name one per worker, or a directory")
+    if "" in arguments:  # Path("") is the working directory
+        raise FileFormatError("'': is the name of no file: leave it out")
     directories = [p for p in paths if _is(p, Path.is_dir)]
     if not directories:
         return paths
@@ -140,7 +144,8 @@ def read(path: str | Path, dtype: str | None = None) -> Gradients:
         _refuse(path, what, "name one gradient file per worker")
     load = {".safetensors": _load_safetensors, ".npz": _load_npz, ".npy": _load_npy}[path.suffix]
     try:
-        arrays, metadata, whole = load(path)
+        with warnings.catch_warnings(action="ignore"):  # what numpy has to say of old headers
+            arrays, metadata, whole = load(path)
         arrays = dict(sorted(arrays.items()))
         fmt = _format(path, arrays, wanted)
         stream = _stream(list(arrays.values()) if whole is None else [whole], fmt)
@@ -183,6 +188,8 @@ def _format(path: Path, arrays: Mapping[str, Array], wanted: Format | None) -> F
     """The one format of all arrays; refuses what cannot be reduced."""
     if not arrays:
         _refuse(path, "holds no array", "store the gradients in it")
+    if UNNAMED in arrays and path.suffix != ".npy":
+        _refuse(path, "holds an array whose name is empty", "give it a name")
     found: dict[Format, str] = {}
     for key, array in arrays.items():
         if array.size == 0:
@@ -289,6 +296,9 @@ def _load_npy(path: Path) -> Loaded:
 def _load_npz(path: Path) -> Loaded:
     arrays = {}
     with zipfile.ZipFile(path) as archive:
+        claimed = sum(info.file_size for info in archive.infolist())
+        if claimed > MOST_DEFLATE * path.stat().st_size:
+            raise ValueError(f"its members claim {claimed} bytes in all")
         for info in archive.infolist():
             key = info.filename.removesuffix(".npy")
             if key in arrays or key == info.filename:
@@ -297,8 +307,6 @@ def _load_npz(path: Path) -> Loaded:
                     f"member {info.filename!r} is no array or is there twice",
                     "write it with numpy.savez",
                 )
-            if info.file_size > MOST_DEFLATE * path.stat().st_size:
-                raise ValueError(f"{info.filename!r} claims {info.file_size} bytes")
             with archive.open(info) as member:
                 _check_npy(member, info.file_size)
             with archive.open(info) as member:
@@ -320,6 +328,18 @@ def _check_npy(file: Any, size: int) -> None:
     claimed = math.prod(shape) * dtype.itemsize
     if min(shape, default=0) < 0 or claimed > size:
         raise ValueError(f"shape {shape} of {dtype} needs {claimed} bytes, there are {size}")
+
+
+def _check_key(path: Path, key: str) -> None:
+    """Refuse a key that the kind of file would cut short or cannot hold."""
+    shown = key if len(key) < 80 else f"{key[:80]}..."
+    member = f"{key}.npy"
+    if path.suffix == ".npz" and (
+        zipfile.ZipInfo(member).filename != member or len(member.encode()) > MOST_NAME
+    ):
+        _refuse(path, f"an .npz file cannot keep the name {shown!r}", "use .safetensors")
+    if path.suffix == ".safetensors" and key == "__metadata__":
+        _refuse(path, f"a .safetensors file cannot keep the name {shown!r}", "use .npz")
 
 
 # ---- the result ------------------------------------------------------------------------------
@@ -354,19 +374,21 @@ class Output:
                 f"an .npy file cannot keep the {len(group[0].shapes)} named arrays",
                 "use .npz or .safetensors",
             )
+        for key in group[0].shapes:
+            _check_key(self.path, key)
         for worker in group:
             if _is(self.path, Path.exists) and self.path.samefile(worker.path):
                 _refuse(self.path, "is also an input", "name another output")
         try:
             self._target = self.path.resolve()  # of a link, the file behind it
-            if self._target.is_dir() or (
-                self._target.exists() and not os.access(self._target, os.W_OK)
+            if self._target.exists() and not (  # no directory, and no device or pipe either
+                self._target.is_file() and os.access(self._target, os.W_OK)
             ):
                 _refuse(self.path, "exists and cannot be replaced", "name another output")
             self._part = self._target.with_name(f".{self._target.name}.{os.getpid()}.part")
             self._part.touch(exist_ok=False)
             self._mode = self._part.stat().st_mode & 0o777  # as the umask has it
-        except (OSError, ValueError) as e:
+        except (OSError, ValueError, RuntimeError) as e:  # the last: a link to itself
             if isinstance(e, FileFormatError):
                 raise
             why = getattr(e, "strerror", None) or e

@@ -171,7 +171,8 @@ class KernelImage:
         if self.abi != ABI_VERSION:
             raise ImageError(f"image ABI version {self.abi}: this release runs {ABI_VERSION}")
         for name in ("op", "preset"):
-            if not _NAME.fullmatch(getattr(self, name)):
+            text = getattr(self, name)
+            if not (isinstance(text, str) and _NAME.fullmatch(text)):
                 raise ImageError(
                     f"image {name} {getattr(self, name)!r}: use 1..32 of a-z 0-9 _ -, letter first"
                 )
@@ -181,6 +182,9 @@ class KernelImage:
                 raise ImageError(
                     f"image {name} format {getattr(self, name)!r}: use one of {', '.join(known)}"
                 )
+        if not isinstance(self.code, bytes | bytearray | memoryview):
+            raise ImageError(f"image code is {type(self.code).__name__}: use bytes")
+        object.__setattr__(self, "code", bytes(self.code))
         if not 2 <= len(self.code) <= MAX_CODE or len(self.code) % 2:
             raise ImageError(
                 f"image code of {len(self.code)} bytes: use an even number up to {MAX_CODE}"
@@ -191,15 +195,19 @@ class KernelImage:
         for entry, offset in self.entries.items():
             if entry not in ENTRIES:
                 raise ImageError(f"image entry {entry!r} is unknown: use {', '.join(ENTRIES)}")
-            if offset % 2 or not 0 <= offset < len(self.code):
+            if not isinstance(offset, int) or offset % 2 or not 0 <= offset < len(self.code):
                 raise ImageError(
-                    f"image entry {entry!r} at {offset}: use an even offset inside the code"
+                    f"image entry {entry!r} at {offset!r}: use an even offset inside the code"
                 )
         object.__setattr__(self, "entries", MappingProxyType(dict(self.entries)))
 
     def fan_ins(self, entry: str = "acc") -> tuple[int, ...]:
         """How many payloads one call of ``entry`` can take, ascending; 1 is always among them."""
         return (1, *(k for k in FAN_INS if f"{entry}{k}" in self.entries))
+
+    def __reduce__(self) -> tuple[Callable[[bytes], KernelImage], tuple[bytes]]:
+        """Pickled and copied as its file."""
+        return KernelImage.from_bytes, (self.to_bytes(),)
 
     def to_bytes(self) -> bytes:
         """The image as a file: layout in guide/images.md, checked by :meth:`from_bytes`."""

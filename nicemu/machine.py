@@ -5,13 +5,14 @@ Owns: the record and its presets, each number with its source.  Nothing here run
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from nicemu.errors import ArgumentError
 
 __all__ = ["MACHINES", "Machine", "machine"]
 
 KIB = 1024
+LINE = 64  # alignment of what lies in a scratchpad
 LARGEST = {"cores": 64, "max_payload": 1 << 20, "max_fan_in": 8, "budget": (1 << 63) - 1}
 ALL_SCRATCHPADS = 512 * KIB * KIB  # bytes: what the device's address map (nic) has room for
 
@@ -46,12 +47,17 @@ class Machine:
         Raises:
             ArgumentError: a field is outside its range.
         """
+        for row in fields(self):
+            value = getattr(self, row.name)
+            if row.name != "name" and not hasattr(value, "__index__"):
+                raise ArgumentError(f"{row.name} {value!r} is no whole number")
         for name, most in LARGEST.items():
             if not 1 <= getattr(self, name) <= most:
                 raise ArgumentError(f"{name} {getattr(self, name)} is out of range: use 1..{most}")
         if self.vlen not in (128, 256, 512, 1024):
             raise ArgumentError(f"vlen {self.vlen} is not supported: use 128, 256, 512 or 1024")
-        need = self.max_payload * (self.max_fan_in + 2 * 2)
+        # the accumulator and the destination may be of twice the payload's width
+        need = -(-self.max_payload // LINE) * LINE * (self.max_fan_in + 2 * 2)
         if self.scratchpad < need:
             raise ArgumentError(
                 f"scratchpad {self.scratchpad} is too small: {self.max_fan_in} payloads of "

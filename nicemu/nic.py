@@ -19,10 +19,11 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import wraps
+from operator import index
 from string import ascii_lowercase
 from threading import RLock
 from typing import Any, Concatenate, ParamSpec, TypeVar
@@ -45,7 +46,10 @@ SCRATCHPAD = 0x1000_0000
 ARGUMENTS = 0x3000_0000
 STACK = 0x5000_0000
 PAGE = 4096
-BATCH = 8 << 20  # bytes of input between two calls of a progress callback
+LINE = 64  # alignment of what lies in a scratchpad slice
+# most input between two calls of a progress callback, or looks at Ctrl-C
+BATCH = 8 << 20  # bytes
+PACKETS = 8192
 
 
 @dataclass(frozen=True)
@@ -195,12 +199,13 @@ class Nic:
             ArgumentError: an argument is out of range.
         """
         self.machine = machine_of(machine)
-        if threads is not None and threads < 1:
+        if threads is not None and index(threads) < 1:
             raise ArgumentError(f"threads {threads} is out of range: use 1 or more")
-        self.threads = min(threads or _host_threads(), self.machine.cores)
+        self.threads = min(index(threads or _host_threads()), self.machine.cores)
         m = self.machine
         self._cores = Cores(m.cores, m.vlen, simd=simd)
-        self._lock = RLock()  # a progress callback may call
+        self._lock = RLock()  # a progress callback may look at the device
+        self._telling = False  # inside such a callback
         self._image: KernelImage | None = None
         self._loaded = 0
         self._cores.map(CODE, MAX_CODE, _core.R | _core.X)
@@ -235,6 +240,7 @@ class Nic:
         """
         if not isinstance(image, KernelImage):
             raise ArgumentError(f"{type(image).__name__} is no image: pass a nicemu.KernelImage")
+        self._check_idle()
         self._cores.write(CODE, image.code + bytes(max(0, self._loaded - len(image.code))))
         self._loaded = len(image.code)
         self._image = image
@@ -249,12 +255,17 @@ class Nic:
         return self._cores.read(address, size, self._checked(core))
 
     @_one_at_a_time
-    def write(self, address: int, data: bytes, core: int = 0) -> None:
+    def write(
+        self, address: int, data: bytes | bytearray | memoryview | np.ndarray, core: int = 0
+    ) -> None:
         """Write memory as core ``core`` addresses it, whatever the handler's permissions.
+
+        Of an array, its bytes in C order.
 
         Raises:
             ArgumentError: not all inside one region of that core.
         """
+        self._check_idle()
         self._cores.write(address, data, self._checked(core))
 
     @_one_at_a_time
@@ -265,8 +276,14 @@ class Nic:
     @_one_at_a_time
     def clear_counters(self) -> None:
         """Start counting from zero on every core."""
+        self._check_idle()
         for core in range(self.machine.cores):
             self._cores.clear_counters(core)
+
+    def _check_idle(self) -> None:
+        """The rest of a reduction would go on with what a callback has changed."""
+        if self._telling:
+            raise ArgumentError("the device is at work: do this after Nic.reduce has returned")
 
     def _checked(self, core: int) -> int:
         if not 0 <= core < self.machine.cores:
@@ -300,6 +317,7 @@ class Nic:
             ArgumentError: no such entry, core or fan-in, or arrays that do not fit.
             FaultError: the handler trapped or used up its budget.
         """
+        self._check_idle()
         image = self.image
         if entry not in image.entries:
             raise ArgumentError(
@@ -315,15 +333,16 @@ class Nic:
                 raise ArgumentError("count is not given: pass count, payloads or accumulator")
             count = _array(first, "a payload or accumulator").size
         scratch, arguments, stack = self._bases(self._checked(core))
-        layout = self._layout(count, image, len(payloads))
+        name = image.partial if entry.startswith(("load", "merge")) else image.element
+        payload = format_of(name)
+        layout = self._layout(index(count), image, wanted, payload)
         if accumulator is not None:
             self._put(scratch, accumulator, accumulator_format, count, core)
         pointers = [scratch + layout.destination]
-        if payloads:
-            pointers = [scratch + layout.payloads + i * layout.room for i in range(len(payloads))]
-            name = image.partial if entry.startswith(("load", "merge")) else image.element
-            for pointer, payload in zip(pointers, payloads, strict=True):
-                self._put(pointer, payload, format_of(name), count, core)
+        if wanted:
+            pointers = [scratch + layout.payloads + i * layout.room for i in range(wanted)]
+            for pointer, values in zip(pointers, payloads, strict=True):
+                self._put(pointer, values, payload, count, core)
         table = b"".join(p.to_bytes(8, "little") for p in pointers)
         self._cores.write(arguments, (context or Context()).pack() + table, core)
         stop = self._cores.call(
@@ -366,15 +385,15 @@ class Nic:
 
     # ---- whole streams ---------------------------------------------------------------------------
 
-    def _layout(self, count: int, image: KernelImage, payloads: int) -> _Layout:
+    def _layout(self, count: int, image: KernelImage, payloads: int, payload: Format) -> _Layout:
         """Where accumulator, payloads and destination of a chunk lie in a scratchpad slice."""
         m = self.machine
-        sizes = {n: format_of(getattr(image, n)).size for n in ("element", "partial", "result")}
-        room = -(-count * max(sizes["element"], sizes["partial"]) // 64) * 64
-        accumulator = -(-count * format_of(image.accumulator).size // 64) * 64
+        room = max(-(-count * payload.size // LINE) * LINE, LINE)
+        accumulator = -(-count * format_of(image.accumulator).size // LINE) * LINE
         slots = max(payloads, 1)
-        destination = accumulator + slots * max(room, 64)
-        total = destination + count * max(sizes["partial"], sizes["result"])
+        destination = accumulator + slots * room
+        leaving = max(format_of(image.partial).size, format_of(image.result).size)
+        total = destination + count * leaving
         if slots > m.max_fan_in:
             raise ArgumentError(f"{payloads} payloads: this machine takes {m.max_fan_in} at once")
         if count < 0 or total > m.scratchpad:
@@ -382,12 +401,12 @@ class Nic:
                 f"chunk of {count} elements needs {total} bytes of scratchpad: a core has "
                 f"{m.scratchpad}"
             )
-        return _Layout(accumulator, destination, max(room, 64))
+        return _Layout(accumulator, destination, room)
 
     @_one_at_a_time
     def reduce(
         self,
-        streams: Sequence[np.ndarray],
+        streams: Iterable[np.ndarray],
         *,
         payload: int = 1024,
         out: np.ndarray | None = None,
@@ -400,7 +419,8 @@ class Nic:
         is reduced by core c mod cores, so the result does not depend on host threads.
 
         Args:
-            streams: 1-D arrays of equal length and of the image's element dtype; one per worker.
+            streams: 1-D arrays of equal length and of the image's element dtype, one per worker;
+                or the rows of a 2-D array.
             payload: bytes of a full packet's payload, at most the machine's ``max_payload``.
             out: where to put the result: 1-D, contiguous, of the image's result dtype.  It may be
                 one of the streams; an exception leaves it partly written.  None makes a new array,
@@ -418,10 +438,11 @@ class Nic:
             FaultError: a handler trapped or used up its budget (of several: the first chunk).
             ImageError: no image is loaded, or a handler returned a nonzero status.
         """
+        self._check_idle()
         image = self.image
         element, result = format_of(image.element), format_of(image.result)
         inputs = self._inputs(streams, element)
-        if not element.size <= payload <= self.machine.max_payload:
+        if not element.size <= index(payload) <= self.machine.max_payload:
             raise ArgumentError(
                 f"payload {payload} is out of range: use {element.size}.."
                 f"{self.machine.max_payload} bytes"
@@ -433,14 +454,18 @@ class Nic:
         job, keep = self._job(inputs, values, chunk, context)
         chunks = -(-count // chunk)
         before = [self.counters(i) for i in range(self.machine.cores)]
-        batch = max(1, BATCH // (payload * len(inputs)))
+        batch = max(self.machine.cores, min(BATCH // payload, PACKETS) // len(inputs))
         start = time.perf_counter()
         with ThreadPoolExecutor(self.threads) as pool:
             for begin in range(0, chunks, batch):
                 end = min(begin + batch, chunks)
                 self._run_batch(pool, job, (keep, values), begin, end)
                 if progress is not None:
-                    progress(min(end * chunk, count))
+                    self._telling = True
+                    try:
+                        progress(min(end * chunk, count))
+                    finally:
+                        self._telling = False
         seconds = time.perf_counter() - start
         return ReduceResult(
             values=values,
@@ -459,10 +484,10 @@ class Nic:
             ),
         )
 
-    def _inputs(self, streams: Sequence[np.ndarray], element: Format) -> list[np.ndarray]:
-        if len(streams) == 0:
+    def _inputs(self, arrays: Iterable[np.ndarray], element: Format) -> list[np.ndarray]:
+        streams = [_array(stream, f"stream {i}") for i, stream in enumerate(arrays)]
+        if not streams:
             raise ArgumentError("no streams: pass one array per worker")
-        streams = [_array(stream, f"stream {i}") for i, stream in enumerate(streams)]
         for i, stream in enumerate(streams):
             if stream.ndim != 1 or stream.dtype != element.dtype or stream.size != streams[0].size:
                 raise ArgumentError(
@@ -472,6 +497,7 @@ class Nic:
         return [np.ascontiguousarray(stream) for stream in streams]
 
     def _check_result(self, out: np.ndarray, inputs: list[np.ndarray], result: Format) -> None:
+        _array(out, "out")
         if out.shape != inputs[0].shape or out.dtype != result.dtype:
             raise ArgumentError(
                 f"out has shape {out.shape} and dtype {out.dtype}: the result is "
@@ -491,7 +517,9 @@ class Nic:
     ) -> tuple[Any, list[object]]:
         """The C description of a reduction, and what must outlive it."""
         image = self.image
-        layout = self._layout(chunk, image, min(len(inputs), self.machine.max_fan_in))
+        layout = self._layout(
+            chunk, image, min(len(inputs), self.machine.max_fan_in), format_of(image.element)
+        )
         scratch, arguments, stack = self._bases(0)
         first, acc = [0] * 9, [0] * 9
         for k in (1, *FAN_INS):

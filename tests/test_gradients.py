@@ -251,7 +251,7 @@ def test_an_archive_that_claims_too_much(tmp_path: Path) -> None:
     central = data.index(b"PK\1\2")
     data[central + 24 : central + 28] = (1 << 30).to_bytes(4, "little")
     path.write_bytes(data)
-    with pytest.raises(FileFormatError, match="claims 1073741824 bytes"):
+    with pytest.raises(FileFormatError, match="members claim 1073741824 bytes"):
         read(path)
 
 
