@@ -286,7 +286,7 @@ class Cores:
                 raise ArgumentError(f"extension {name!r} is unknown: use {', '.join(names)}")
             bits |= 1 << names.index(name)
         if not 1 <= harts <= MOST_HARTS:
-            raise ArgumentError(f"{harts} cores: use 1..{MOST_HARTS}")
+            raise ArgumentError(f"cores {harts} (1..{MOST_HARTS}): outside that range")
         if vlen not in VLENS:
             raise ArgumentError(f"vlen {vlen}: use one of {', '.join(map(str, VLENS))}")
         config = ffi.new(
