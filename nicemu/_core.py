@@ -288,7 +288,7 @@ class Cores:
         if not 1 <= harts <= MOST_HARTS:
             raise ArgumentError(f"cores {harts} (1..{MOST_HARTS}): outside that range")
         if vlen not in VLENS:
-            raise ArgumentError(f"vlen {vlen}: use one of {', '.join(map(str, VLENS))}")
+            raise ArgumentError(f"vlen {vlen} (128, 256, 512 or 1024): none of these")
         config = ffi.new(
             "nicemu_config *",
             {
