@@ -44,8 +44,8 @@ class Table:
 
     def weights(self, select: re.Pattern[str] | None) -> np.ndarray:
         """How often each row is wanted."""
-        rare = {"system": 0.1, "jump": 0.6, "branch": 0.6, "csr": 0.7, "fence": 0.3}
-        out = np.array([rare.get(r.cls, 1.0) for r in self.rows])
+        shares = {"system": 0.1, "jump": 0.6, "branch": 0.6, "csr": 2.5, "fence": 0.3}
+        out = np.array([shares.get(r.cls, 1.0) for r in self.rows])
         if select is not None:
             out[[select.search(r.name) is None for r in self.rows]] = 0
         return out
