@@ -8,6 +8,7 @@ are data.  Reducing the streams is nic's task.
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import os
@@ -154,7 +155,10 @@ def read(path: str | Path, dtype: str | None = None) -> Gradients:
     except MemoryError:
         _refuse(path, "does not fit into this machine's memory", "split it into smaller files")
     except OSError as e:
-        _refuse(path, f"cannot be read: {e.strerror or e}", "check the file and its permissions")
+        remedy = "check the file and its permissions"
+        if e.errno == errno.EMFILE:  # each mapped file counts
+            remedy = "allow more with ulimit -n"
+        _refuse(path, f"cannot be read: {e.strerror or e}", remedy)
     except Exception as e:  # the parsers below raise many types on hostile bytes
         text = " ".join(str(e).split())[:200] or type(e).__name__
         _refuse(path, f"is no valid {path.suffix} file: {text}", "write it again")

@@ -396,6 +396,29 @@ def command(arguments: str, **environment: str) -> subprocess.CompletedProcess[s
     )  # fmt: skip
 
 
+def test_an_early_interrupt() -> None:
+    """Ctrl-C while the command's modules are being imported."""
+    late = (
+        "import sys, runpy, _signal\n"
+        "class Finder:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name == 'nicemu.cli': _signal.raise_signal(_signal.SIGINT)\n"
+        "sys.meta_path.insert(0, Finder())\n"
+        "runpy.run_module('nicemu', run_name='__main__')\n"
+    )
+    done = subprocess.run([sys.executable, "-c", late], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "nicemu: interrupted\n")
+
+
+def test_more_files_than_may_be_open(tmp_path: Path) -> None:
+    for i in range(40):
+        np.save(tmp_path / f"w{i:02}.npy", HALF)
+    script = f'ulimit -n 32; exec "{sys.executable}" -m nicemu allreduce {tmp_path}'
+    done = subprocess.run(["sh", "-c", script], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2 and done.stderr.count("\n") == 1
+    assert "Too many open files" in done.stderr and "ulimit -n" in done.stderr
+
+
 @pytest.fixture
 def program(tmp_path: Path) -> Path:
     path = tmp_path / "hi.elf"
