@@ -149,9 +149,9 @@ enum { NONE = -128 };
 enum source { VECTOR, X, IMMEDIATE, F, BF16, NOTHING };
 
 struct shape {
-    i8 d, a;          /* log2 of EEW / SEW of vd and vs2; NONE: no vs2 */
-    u8 b;             /* enum source */
-    bool mask;        /* vd is a mask register */
+    i8 d, a; /* log2 of EEW / SEW of vd and vs2; NONE: no vs2 */
+    u8 b; /* enum source */
+    bool mask; /* vd is a mask register */
     bool accumulates; /* vd is read too */
     bool fp;
     bool saturates;

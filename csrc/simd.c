@@ -24,7 +24,8 @@ static bool cpu_has_avx2(void)
         return false;
     if (!__get_cpuid_count(7, 0, &a, &b, &c, &d))
         return false;
-    const u32 bmi = 1u << 3, avx2 = 1u << 5, bmi2 = 1u << 8; /* all that vloops_avx2.c is compiled for */
+    const u32 bmi = 1u << 3, avx2 = 1u << 5,
+              bmi2 = 1u << 8; /* all that vloops_avx2.c is compiled for */
     return (b & (bmi | avx2 | bmi2)) == (bmi | avx2 | bmi2);
 }
 
