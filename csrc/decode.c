@@ -419,7 +419,7 @@ static u8 needs_of(const struct insn_row *row, const struct op *o)
     bool vector = row->cls >= CLASS_VSET;
     bool scalar_fp = row->ext == EXT_F || row->ext == EXT_D || row->ext == EXT_ZFH ||
                      row->ext == EXT_ZFBFMIN || row->ext == EXT_H16 || row->ext == EXT_CD;
-    bool vector_fp = row->cls >= CLASS_VFADD && row->cls <= CLASS_VFMISC;
+    bool vector_fp = row->cls >= CLASS_VFADD && row->cls <= CLASS_VFRED;
     u8 needs = 0;
     if (scalar_fp || vector_fp)
         needs |= NEED_F;

@@ -114,6 +114,8 @@ enum {
     F16_CMP = 0,
     F16_SAT = 0,
     F16_SAT_N = 0,
+    F16_RED = 0,
+    F16_RED_W = 0,
     F16_WIDE = 0,
     F16_WIDE_A = 0,
     F16_NARROW = 0,
@@ -123,6 +125,9 @@ enum {
     F16_FBITS = 2,
     F16_FSELECT = 2,
     F16_FCMP = 2,
+    F16_ESTIMATE = 2,
+    F16_FRED = 2,
+    F16_FRED_W = 2,
     F16_FP1 = 2,
     F16_FP2 = 2,
     F16_FP3 = 2,
@@ -154,6 +159,7 @@ struct shape {
     bool mask; /* vd is a mask register */
     bool accumulates; /* vd is read too */
     bool fp;
+    bool zero_raises; /* with b NOTHING: what it does to 0 raises a flag, to 1 it does not */
     bool saturates;
     bool carries; /* v0 is an operand and masks nothing */
 };
@@ -202,12 +208,16 @@ static __attribute__((noinline)) bool works_on_f16(const struct hart *h, const s
     return sews[o->arg] >> h->vt.sew & 1;
 }
 
+bool vec_loop_exists(const struct hart *h, const struct op *o)
+{
+    return !h->vt.ill && h->loops->fn[o->arg][h->vt.sew] && (h->zvfh || !works_on_f16(h, o));
+}
+
 /* May the instruction have these operands under this vtype?  The answer is kept in the op. */
 static __attribute__((noinline)) bool prove(const struct hart *h, const struct op *o,
                                             const struct shape *s)
 {
-    if (h->vt.ill || !registers_legal(h, o, *s) || !h->loops->fn[o->arg][h->vt.sew] ||
-        (s->fp && !h->zvfh && works_on_f16(h, o)) ||
+    if (!vec_loop_exists(h, o) || !registers_legal(h, o, *s) ||
         (!s->mask && !o->vm && o->rd == 0)) /* would overwrite the mask */
         return false;
     ((struct op *)o)->proved = h->vt.key;
@@ -216,17 +226,6 @@ static __attribute__((noinline)) bool prove(const struct hart *h, const struct o
 static inline bool legal(const struct hart *h, const struct op *o, const struct shape *s)
 {
     return likely(o->proved == h->vt.key) || prove(h, o, s);
-}
-
-/* The scalar of an f register as SEW bits: not boxed is the canonical NaN. */
-static inline u64 unbox(const struct hart *h, u32 r, bool bf16)
-{
-    u64 v = h->f[r];
-    if (h->vt.sew == 1)
-        return v >= 0xffffffffffff0000 ? (u16)v : bf16 ? 0x7fc0 : 0x7e00;
-    if (h->vt.sew == 2)
-        return v >= 0xffffffff00000000 ? (u32)v : 0x7fc00000;
-    return v;
 }
 
 static inline u64 scalar(const struct hart *h, const struct op *o, u8 source)
@@ -281,7 +280,8 @@ static __attribute__((noinline)) void compute_partial(struct hart *h, const stru
     int width = h->vt.sew + s.d;
     if (count) {
         if ((s.fp || s.saturates) && s.a != NONE)
-            a = quiet_copy(h, h->vtmp[0], a, h->vt.sew + s.a, !s.fp || s.b == NOTHING, active);
+            a = quiet_copy(h, h->vtmp[0], a, h->vt.sew + s.a,
+                           !s.fp || (s.b == NOTHING && !s.zero_raises), active);
         if ((s.fp || s.saturates) && s.b != NOTHING)
             b = quiet_copy(h, h->vtmp[1], b, h->vt.sew, !s.fp, active);
         if (s.accumulates)
@@ -367,6 +367,7 @@ SHAPE(v_mc_vi, .b = IMMEDIATE, .mask = true, .carries = true)
 SHAPE(vf_vv, .b = VECTOR, .fp = true)
 SHAPE(vf_vf, .b = F, .fp = true)
 SHAPE(vf_v, .b = NOTHING, .fp = true)
+SHAPE(vf_estimate, .b = NOTHING, .zero_raises = true, .fp = true)
 SHAPE(vf_m_vv, .b = VECTOR, .mask = true, .fp = true)
 SHAPE(vf_m_vf, .b = F, .mask = true, .fp = true)
 SHAPE(vf_a_vv, .b = VECTOR, .accumulates = true, .fp = true)
@@ -436,12 +437,6 @@ BODY(vfirst_m)
 
 /* ---- merge and moves ---------------------------------------------------------------------- */
 
-/* Is there an FP format of SEW?  For instructions that only move; o->arg is L_vfmv. */
-static inline bool fp_sew(const struct hart *h, const struct op *o)
-{
-    return !h->vt.ill && h->loops->fn[o->arg][h->vt.sew] && (h->zvfh || !works_on_f16(h, o));
-}
-
 /* v?merge: vd[i] = v0.mask[i] ? b[i] : vs2[i]; every body element is written */
 static inline __attribute__((always_inline)) int merge(struct hart *h, const struct op *o,
                                                        const struct shape *shape)
@@ -505,7 +500,7 @@ BODY(vmv_s_x)
 BODY(vfmv_f_s)
 {
     u64 v;
-    if (unlikely(!fp_sew(h, o)))
+    if (unlikely(!vec_loop_exists(h, o)))
         return trap_illegal(h, o);
     memcpy(&v, VREG(o->rs2), sizeof v);
     h->f[o->rd] = h->vt.sew == 3 ? v : v | UINT64_MAX << (8u << h->vt.sew); /* NaN-boxed */
@@ -515,7 +510,7 @@ BODY(vfmv_f_s)
 }
 BODY(vfmv_s_f)
 {
-    if (unlikely(!fp_sew(h, o)))
+    if (unlikely(!vec_loop_exists(h, o)))
         return trap_illegal(h, o);
     set_element_0(h, o, unbox(h, o->rs1, false));
     return NEXT;

@@ -1,5 +1,6 @@
 /* exec_v.h: the vocabulary that the bodies of vector instructions share.
- * Owns: which register numbers an operand may have, which elements are active. */
+ * Owns: which register numbers an operand may have, which elements are active,
+ * what a scalar operand is. */
 #ifndef NICEMU_EXEC_V_H
 #define NICEMU_EXEC_V_H
 
@@ -28,5 +29,19 @@ static inline bool vec_partial(const struct hart *h, const struct op *o)
 
 /* Bit i of active: element i of n is to be computed.  Returns how many are. */
 u64 vec_active(const struct hart *h, bool unmasked, u64 n, u8 active[MAX_VLENB]);
+
+/* Has the row's loop (o->arg) a meaning at SEW?  For f16 that takes Zvfh. */
+bool vec_loop_exists(const struct hart *h, const struct op *o);
+
+/* The scalar of an f register as SEW bits: not boxed is the canonical NaN. */
+static inline u64 unbox(const struct hart *h, u32 r, bool bf16)
+{
+    u64 v = h->f[r];
+    if (h->vt.sew == 1)
+        return v >= 0xffffffffffff0000 ? (u16)v : bf16 ? 0x7fc0 : 0x7e00;
+    if (h->vt.sew == 2)
+        return v >= 0xffffffff00000000 ? (u32)v : 0x7fc00000;
+    return v;
+}
 
 #endif

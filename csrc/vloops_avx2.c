@@ -315,6 +315,8 @@ enum { HALF_f16 = true, HALF_f32 = false };
         struct lanes l = LANES_OF(SIZE_##D, SIZE_##A, reads_b ? SIZE_##B : 0, reads_d);            \
         fp_by_eights(h, l, n, name##_##sew##_eight);                                               \
     }
+#define SOFT_LANES(name, sew, ...) void soft_##name##_##sew(LOOP_PARAMETERS);
+#define SOFT_TRUTHS(name, sew, ...) SOFT_LANES(name, sew)
 #define ADD(x, y) add_f32(x, y)
 #define SUB(x, y) sub_f32(x, y)
 #define MUL(x, y) mul_f32(x, y)
@@ -445,10 +447,12 @@ ALWAYS_INLINE __m256 from_ints(const u8 *p, u32 bits, bool is_signed)
     }
 #define DEF_INT_TO_FP(name, is_signed)                                                             \
     INT_TO_FP(name, 16, f16, 16, is_signed)                                                        \
-    INT_TO_FP(name, 32, f32, 32, is_signed)
+    INT_TO_FP(name, 32, f32, 32, is_signed)                                                        \
+    INT_TO_FP_EXACTLY(name, 64, f64, 64, 64, is_signed)
 #define DEF_INT_TO_FP_W(name, is_signed)                                                           \
     INT_TO_FP(name, 8, f16, 8, is_signed)                                                          \
-    INT_TO_FP(name, 16, f32, 16, is_signed)
+    INT_TO_FP(name, 16, f32, 16, is_signed)                                                        \
+    INT_TO_FP_EXACTLY(name, 32, f64, 64, 32, is_signed)
 #define DEF_INT_TO_FP_N(name, is_signed)                                                           \
     INT_TO_FP_EXACTLY(name, 16, f16, 16, 32, is_signed)                                            \
     INT_TO_FP_EXACTLY(name, 32, f32, 32, 64, is_signed)
@@ -485,13 +489,15 @@ ALWAYS_INLINE struct range int_range(u32 bits, bool is_signed)
     }
 #define DEF_FP_TO_INT(name, is_signed, mode)                                                       \
     FP_TO_INT(name, 16, 16, f16, is_signed, mode)                                                  \
-    FP_TO_INT(name, 32, 32, f32, is_signed, mode)
+    FP_TO_INT(name, 32, 32, f32, is_signed, mode)                                                  \
+    FP_TO_INT_EXACTLY(name, 64, 64, f64, 64, is_signed, mode)
 #define DEF_FP_TO_INT_W(name, is_signed, mode)                                                     \
     FP_TO_INT(name, 16, 32, f16, is_signed, mode)                                                  \
     FP_TO_INT_EXACTLY(name, 32, 64, f32, 32, is_signed, mode)
 #define DEF_FP_TO_INT_N(name, is_signed, mode)                                                     \
     FP_TO_INT(name, 8, 8, f16, is_signed, mode)                                                    \
-    FP_TO_INT(name, 16, 16, f32, is_signed, mode)
+    FP_TO_INT(name, 16, 16, f32, is_signed, mode)                                                  \
+    FP_TO_INT_EXACTLY(name, 32, 32, f64, 64, is_signed, mode)
 
 /* ---- masks ----------------------------------------------------------------------------------- */
 

@@ -145,6 +145,33 @@ static inline int fixed_round(u64 v, u32 n, u32 vxrm)
     SATURATING(name, 32, 64, 64, is_signed, expr)
 #define ROW_SAT_N(name) ROW_WIDE(name)
 
+/* One d, to which every a is added. */
+#define REDUCTION(name, sew, wide, dbits, expr)                                                    \
+    static void name##_##sew(LOOP_PARAMETERS)                                                      \
+    {                                                                                              \
+        TYPES(sew, wide)                                                                           \
+        const lane##sew *as = av;                                                                  \
+        u##dbits d = *(lane##dbits *)dv;                                                           \
+        (void)h, (void)bv, (void)sizeof(S), (void)sizeof(U), (void)sizeof(W), (void)sizeof(WS);    \
+        (void)BITS;                                                                                \
+        for (u64 i = 0; i < n; i++) {                                                              \
+            U a = as[i];                                                                           \
+            d = (u##dbits)(expr);                                                                  \
+        }                                                                                          \
+        *(lane##dbits *)dv = d;                                                                    \
+    }
+#define DEF_RED(name, expr)                                                                        \
+    REDUCTION(name, 8, 16, 8, expr)                                                                \
+    REDUCTION(name, 16, 32, 16, expr)                                                              \
+    REDUCTION(name, 32, 64, 32, expr)                                                              \
+    REDUCTION(name, 64, 128, 64, expr)
+#define ROW_RED(name) ROW_INT(name)
+#define DEF_RED_W(name, expr)                                                                      \
+    REDUCTION(name, 8, 16, 16, expr)                                                               \
+    REDUCTION(name, 16, 32, 32, expr)                                                              \
+    REDUCTION(name, 32, 64, 64, expr)
+#define ROW_RED_W(name) ROW_WIDE(name)
+
 /* Here U and S are the source's types. */
 #define EXTEND(name, sbits, dbits, expr)                                                           \
     static void name##_##dbits(LOOP_PARAMETERS)                                                    \
@@ -197,8 +224,9 @@ static inline int fixed_round(u64 v, u32 n, u32 vxrm)
             d[i] = (U)(expr);                                                                      \
         }                                                                                          \
     }
-#define DEF_FBITS(name, expr) FBITS(name, 16, 5, expr) FBITS(name, 32, 8, expr)
-#define ROW_FBITS(name) ROW(NULL, name##_16, name##_32, NULL)
+#define DEF_FBITS(name, expr)                                                                      \
+    FBITS(name, 16, 5, expr) FBITS(name, 32, 8, expr) FBITS(name, 64, 11, expr)
+#define ROW_FBITS(name) ROW(NULL, name##_16, name##_32, name##_64)
 
 /* NaNs are rare: look for one first.  With one, the other operand is chosen. */
 #define FSELECT(name, sew, ebits, a_is_chosen)                                                     \
@@ -229,7 +257,8 @@ static inline int fixed_round(u64 v, u32 n, u32 vxrm)
         }                                                                                          \
         h->fflags |= signalling ? NV : 0;                                                          \
     }
-#define DEF_FSELECT(name, expr) FSELECT(name, 16, 5, expr) FSELECT(name, 32, 8, expr)
+#define DEF_FSELECT(name, expr)                                                                    \
+    FSELECT(name, 16, 5, expr) FSELECT(name, 32, 8, expr) FSELECT(name, 64, 11, expr)
 #define ROW_FSELECT(name) ROW_FBITS(name)
 
 /* ---- masks -------------------------------------------------------------------------------- */

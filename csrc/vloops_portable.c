@@ -3,6 +3,7 @@
 
 typedef lane16 lane_f16, lane_bf16;
 typedef lane32 lane_f32;
+typedef lane64 lane_f64;
 
 /* The bits of a lane in format `to`. */
 FP_INLINE u64 in_format(const struct fp_format *from, const struct fp_format *to, u64 a, int rm,
@@ -11,8 +12,8 @@ FP_INLINE u64 in_format(const struct fp_format *from, const struct fp_format *to
     return from == to ? a : fp_cvt(from, to, a, rm, flags);
 }
 
-#define FP_LANES(name, sew, C, D, A, B, reads_b, reads_d, expr)                                    \
-    static void name##_##sew(LOOP_PARAMETERS)                                                      \
+#define LANES_OF(name_sew, C, D, A, B, reads_b, reads_d, expr)                                     \
+    void name_sew(LOOP_PARAMETERS)                                                                 \
     {                                                                                              \
         const struct fp_format *const f = &fp_##C;                                                 \
         lane_##D *ds = dv;                                                                         \
@@ -31,6 +32,10 @@ FP_INLINE u64 in_format(const struct fp_format *from, const struct fp_format *to
         }                                                                                          \
         h->fflags |= flags;                                                                        \
     }
+#define FP_LANES(name, sew, ...) static LANES_OF(name##_##sew, __VA_ARGS__)
+#define SOFT_LANES(name, sew, ...)                                                                 \
+    void soft_##name##_##sew(LOOP_PARAMETERS);                                                     \
+    LANES_OF(soft_##name##_##sew, __VA_ARGS__)
 #define ADD(x, y) fp_add(f, x, y, rm, &flags)
 #define SUB(x, y) fp_sub(f, x, y, rm, &flags)
 #define MUL(x, y) fp_mul(f, x, y, rm, &flags)
@@ -39,8 +44,8 @@ FP_INLINE u64 in_format(const struct fp_format *from, const struct fp_format *to
 #define FMA(x, y, z) fp_fma(f, x, y, z, rm, &flags)
 #define NEG(x) ((x) ^ fp_sign_bit(f))
 
-#define FP_TRUTHS(name, sew, F, expr)                                                              \
-    static void name##_##sew(LOOP_PARAMETERS)                                                      \
+#define TRUTHS_OF(name_sew, F, expr)                                                               \
+    void name_sew(LOOP_PARAMETERS)                                                                 \
     {                                                                                              \
         const struct fp_format *const f = &fp_##F;                                                 \
         lane8 *ds = dv;                                                                            \
@@ -52,6 +57,10 @@ FP_INLINE u64 in_format(const struct fp_format *from, const struct fp_format *to
         }                                                                                          \
         h->fflags |= flags;                                                                        \
     }
+#define FP_TRUTHS(name, sew, ...) static TRUTHS_OF(name##_##sew, __VA_ARGS__)
+#define SOFT_TRUTHS(name, sew, ...)                                                                \
+    void soft_##name##_##sew(LOOP_PARAMETERS);                                                     \
+    TRUTHS_OF(soft_##name##_##sew, __VA_ARGS__)
 #define EQ(x, y) fp_eq(f, x, y, &flags)
 #define NE(x, y) !fp_eq(f, x, y, &flags)
 #define LT(x, y) fp_lt(f, x, y, &flags)
@@ -61,22 +70,26 @@ FP_INLINE u64 in_format(const struct fp_format *from, const struct fp_format *to
 
 #define DEF_INT_TO_FP(name, is_signed)                                                             \
     INT_TO_FP_EXACTLY(name, 16, f16, 16, 16, is_signed)                                            \
-    INT_TO_FP_EXACTLY(name, 32, f32, 32, 32, is_signed)
+    INT_TO_FP_EXACTLY(name, 32, f32, 32, 32, is_signed)                                            \
+    INT_TO_FP_EXACTLY(name, 64, f64, 64, 64, is_signed)
 #define DEF_INT_TO_FP_W(name, is_signed)                                                           \
     INT_TO_FP_EXACTLY(name, 8, f16, 16, 8, is_signed)                                              \
-    INT_TO_FP_EXACTLY(name, 16, f32, 32, 16, is_signed)
+    INT_TO_FP_EXACTLY(name, 16, f32, 32, 16, is_signed)                                            \
+    INT_TO_FP_EXACTLY(name, 32, f64, 64, 32, is_signed)
 #define DEF_INT_TO_FP_N(name, is_signed)                                                           \
     INT_TO_FP_EXACTLY(name, 16, f16, 16, 32, is_signed)                                            \
     INT_TO_FP_EXACTLY(name, 32, f32, 32, 64, is_signed)
 #define DEF_FP_TO_INT(name, is_signed, mode)                                                       \
     FP_TO_INT_EXACTLY(name, 16, 16, f16, 16, is_signed, mode)                                      \
-    FP_TO_INT_EXACTLY(name, 32, 32, f32, 32, is_signed, mode)
+    FP_TO_INT_EXACTLY(name, 32, 32, f32, 32, is_signed, mode)                                      \
+    FP_TO_INT_EXACTLY(name, 64, 64, f64, 64, is_signed, mode)
 #define DEF_FP_TO_INT_W(name, is_signed, mode)                                                     \
     FP_TO_INT_EXACTLY(name, 16, 32, f16, 16, is_signed, mode)                                      \
     FP_TO_INT_EXACTLY(name, 32, 64, f32, 32, is_signed, mode)
 #define DEF_FP_TO_INT_N(name, is_signed, mode)                                                     \
     FP_TO_INT_EXACTLY(name, 8, 8, f16, 16, is_signed, mode)                                        \
-    FP_TO_INT_EXACTLY(name, 16, 16, f32, 32, is_signed, mode)
+    FP_TO_INT_EXACTLY(name, 16, 16, f32, 32, is_signed, mode)                                      \
+    FP_TO_INT_EXACTLY(name, 32, 32, f64, 64, is_signed, mode)
 
 /* ---- masks ----------------------------------------------------------------------------------- */
 

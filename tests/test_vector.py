@@ -23,7 +23,7 @@ from tests import vector_model as model
 from tests.encode import encode, limits, vtype
 from tests.fp_operands import integers, structured
 from tests.harts import CODE, Hart, simd_paths
-from tests.mpfr_oracle import BF16, F16, F32, Bits, Format
+from tests.mpfr_oracle import BF16, F16, Bits, Format
 from tests.vector_model import LMULS, SEWS, Group, State
 
 ROUNDS = int(os.environ.get("NICEMU_VECTOR_ROUNDS", "1"))
@@ -55,6 +55,11 @@ def pool(kind: Format | int) -> Bits:
 def source_kinds(row: Insn, sew: int) -> dict[str, Format | int]:
     """What the registers of a row hold."""
     name, base = row.name, row.name.partition(".")[0]
+    if model.is_reduction(name):
+        wide = min(64, 2 * sew if base.startswith(("vw", "vfw")) else sew)
+        if base.startswith("vf") and sew in model.FORMATS:
+            return {"vs2": model.FORMATS[sew], "vs1": model.FORMATS[wide]}
+        return {"vs2": sew, "vs1": wide}
     if model.is_fp(name):
         fp = model.fp_row(name, sew)
         if fp is None:
@@ -79,6 +84,13 @@ def group_sizes(row: Insn, sew: int, lmul: Fraction) -> dict[str, int]:
         width["vs2"] = 2 * sew if form.startswith("w") else sew
     elif base in model.NARROW or base.startswith("vnclip"):
         width["vs2"] = 2 * sew
+    elif base == "vrgatherei16":
+        width["vs1"] = 16
+    elif model.is_reduction(name) or base in ("vcompress", "viota"):
+        width["vs1"] = 1
+        width["vd" if model.is_reduction(name) else "vs2" if base == "viota" else "vs1"] = 1
+    elif base in ("vmsbf", "vmsif", "vmsof"):
+        width = dict.fromkeys(width, 1)
     if whole := re.match(r"v(?:mv|l|s)(\d)r", name):
         return dict.fromkeys([*width, "vs3"], int(whole[1]))
     if form == "mm" or row.cls in ("vload", "vstore") or row.format in ("XV", "XVN", "FVN"):
@@ -170,12 +182,15 @@ def check(row: Insn, sew: int, lmul: str, case: int, rng: np.random.Generator) -
     for name, kind in source_kinds(row, sew).items():
         if name in operands:
             model.fill(v, operands[name], kind, rng.permutation(pool(kind)))
+    if row.name.startswith("vrgather") and "vs1" in operands:
+        width = 16 if "ei16" in row.name else sew
+        indices = rng.integers(0, min(2 * vlmax + 2, 1 << width), 400, np.uint64)
+        model.fill(v, operands["vs1"], width, indices)
     v[0] = rng.integers(0, 256, vlen // 8, np.uint8)
     x = rng.choice(integers(200, 1), 32)
     x[0] = 0
-    f = rng.choice(pool(F32 if sew == 32 else F16), 32) | np.uint64(
-        0xFFFFFFFF00000000 if sew == 32 else 0xFFFFFFFFFFFF0000
-    )
+    scalars = model.FORMATS.get(sew, F16)
+    f = rng.choice(pool(scalars), 32) | np.uint64((1 << 64) - (1 << scalars.width))
     if rng.integers(4) == 0:
         f = rng.integers(0, 1 << 63, 32, np.uint64)  # not boxed
     frm = int(rng.integers(5)) if case or rng.integers(2) else 0
@@ -369,7 +384,7 @@ def test_without_extensions(path: str) -> None:
     for row in COMPUTING:
         if not row.cls.startswith("vf"):
             continue
-        for sew in (8, 16, 32):
+        for sew in SEWS:
             word = word_of(row, sew, np.random.default_rng(3))
             h.load([encode("vsetivli", rd=0, uimm=1, vtype=vtype(sew, "m1")), word])
             h.step(1)
@@ -377,8 +392,11 @@ def test_without_extensions(path: str) -> None:
             if model.is_fp(row.name):
                 fp = model.fp_row(row.name, sew)
                 kinds = [] if fp is None else [k for k in (fp.d, fp.a, fp.b) if k]
+            elif model.is_reduction(row.name):
+                wide = 2 * sew if row.name.startswith("vfw") else sew
+                kinds = [model.FORMATS[k] for k in (sew, wide) if {sew, wide} <= {16, 32, 64}]
             else:
-                kinds = [k for k in (F16, F32) if k.width == sew]
+                kinds = [k for k in model.FORMATS.values() if k.width == sew]
             expected = bool(kinds) and F16 not in kinds and BF16 not in kinds
             assert (stop.reason == _core.BUDGET) == expected, (row.name, sew, stop)
 

@@ -32,7 +32,7 @@ PATHS = simd_paths()
 VLEN = 1024
 VD, VS2, VS1 = 8, 16, 24
 ROWS = tuple(row for row in instructions() if model.is_fp(row.name))
-CASES = [(row, sew) for row in ROWS for sew in (8, 16, 32) if model.fp_row(row.name, sew)]
+CASES = [(row, sew) for row in ROWS for sew in model.SEWS if model.fp_row(row.name, sew)]
 
 
 @cache
@@ -243,7 +243,7 @@ def test_paths_agree(row: Insn) -> None:
     """Both host paths, more operands than the oracle has time for: the same bits and flags."""
     if len(PATHS) < 2:
         pytest.skip("this machine has one host path")
-    for sew, rm in itertools.product((8, 16, 32), (0, 1, 2, 3)):
+    for sew, rm in itertools.product(model.SEWS, (0, 1, 2, 3)):
         if model.fp_row(row.name, sew) is None:
             continue
         for i in range(ROUNDS):

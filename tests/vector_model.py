@@ -7,6 +7,8 @@ with the core but mnemonics.
 
 from __future__ import annotations
 
+import functools
+import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -16,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tests import mpfr_oracle as oracle
-from tests.mpfr_oracle import BF16, F16, F32, RTZ, Bits, Flags, Format
+from tests.mpfr_oracle import BF16, F16, F32, F64, RTZ, Bits, Flags, Format
 
 LMULS = {
     "mf8": Fraction(1, 8),
@@ -186,8 +188,18 @@ MASK: dict[str, Callable[[int, int], int]] = {
     "vmxnor": lambda a, b: ~(a ^ b),
 }
 
+REDUCE: dict[str, Callable[[list[int]], int]] = {
+    "sum": sum,
+    "and": lambda xs: functools.reduce(operator.and_, xs),
+    "or": lambda xs: functools.reduce(operator.or_, xs),
+    "xor": lambda xs: functools.reduce(operator.xor, xs),
+    "min": min,
+    "max": max,
+}
+
 # ---- floating-point lanes: arrays (rm, a, b, d) -> (bits, flags) -----------------------
 
+FORMATS = {16: F16, 32: F32, 64: F64}
 FpLanes = Callable[[int, Bits, Bits, Bits], tuple[Bits, Flags]]
 
 
@@ -275,15 +287,64 @@ def _exact(fn: Callable[[Bits, Bits], Bits]) -> FpLanes:
     return lambda rm, a, b, d: (fn(a, b), np.zeros(len(a), np.uint8))
 
 
-def _to_odd(a: Bits) -> tuple[Bits, Flags]:
-    """f32 to f16: towards zero, then the lowest bit set where that was inexact."""
-    bits, flags = oracle.convert(F32, F16, RTZ, a)
-    inexact = flags & oracle.NX != 0
-    # tininess after rounding to odd: that rounding never reaches the smallest normal number
-    magnitude = a & np.uint64(0x7FFFFFFF)
-    tiny = inexact & (magnitude < np.uint64(0x38800000))
-    flags = flags | np.where(tiny, oracle.UF, 0).astype(np.uint8)
-    return bits | inexact.astype(np.uint64), flags
+def _to_odd(f: Format, g: Format) -> FpLanes:
+    """f to g: towards zero, then the lowest bit set where that was inexact."""
+
+    def lanes(rm: int, a: Bits, b: Bits, d: Bits) -> tuple[Bits, Flags]:
+        bits, flags = oracle.convert(f, g, RTZ, a)
+        inexact = flags & oracle.NX != 0
+        # tininess after rounding to odd: that rounding never reaches the smallest normal number
+        normal = oracle.from_float(f, np.array([2.0**g.emin]))[0]
+        tiny = inexact & ((a & np.uint64(f.sign - 1)) < normal)
+        flags = flags | np.where(tiny, oracle.UF, 0).astype(np.uint8)
+        return bits | inexact.astype(np.uint64), flags
+
+    return lanes
+
+
+def _estimate(name: str, f: Format) -> FpLanes:
+    """Seven bits of 1 / sqrt(x) or 1 / x: right in the middle of what has the same leading bits."""
+
+    def lanes(rm: int, a: Bits, b: Bits, d: Bits) -> tuple[Bits, Flags]:
+        results = [_estimate_one(name, f, rm, int(x)) for x in a]
+        bits, flags = zip(*results, strict=True) if results else ((), ())
+        return np.array(bits, np.uint64), np.array(flags, np.uint8)
+
+    return lanes
+
+
+def _estimate_one(name: str, f: Format, rm: int, a: int) -> tuple[int, int]:
+    sign, magnitude = a & f.sign, a & f.sign - 1
+    if magnitude > f.inf:
+        return f.nan, 0 if a >> f.mbits - 1 & 1 else oracle.NV
+    if magnitude == 0:
+        return sign | f.inf, oracle.DZ
+    if name == "rsqrt7" and sign:
+        return f.nan, oracle.NV
+    if magnitude == f.inf:
+        return sign, 0
+    exponent, fraction = magnitude >> f.mbits, magnitude & (1 << f.mbits) - 1
+    if exponent == 0:
+        exponent = fraction.bit_length() - f.mbits
+        fraction = fraction << 1 - exponent & (1 << f.mbits) - 1
+    exponent -= f.emax  # now x = 2^exponent * (1 + fraction / 2^mbits)
+    if name == "rsqrt7":
+        leading = (fraction >> f.mbits - 6) + 0.5
+        scale = -(exponent // 2) - 1
+        estimate = (2 / (1 + leading / 64)) ** 0.5 * 2**0.5
+        estimate /= 2**0.5 if exponent % 2 else 1
+    else:
+        leading = (fraction >> f.mbits - 7) + 0.5
+        scale, estimate = -exponent - 1, 2 / (1 + leading / 128)
+    digits = round(estimate * 128)  # 128 .. 255
+    biased = scale + f.emax
+    if biased > 2 * f.emax:
+        away = rm in (0, 4) or rm == (2 if sign else 3)
+        return sign | f.inf - (not away), oracle.OF | oracle.NX
+    significand = digits << f.mbits - 7
+    if biased < 1:
+        return sign | significand >> 1 - biased, 0
+    return sign | (biased - 1 << f.mbits) + significand, 0
 
 
 def _to_int(f: Format, rm: int | None, width: int, is_signed: bool) -> FpLanes:
@@ -303,9 +364,8 @@ def _convert(source: Format, target: Format) -> FpLanes:
 
 
 def fp_row(name: str, sew: int) -> FpRow | None:
-    """What an FP row means at a SEW; None when it means nothing there (f64 included)."""
-    f = {16: F16, 32: F32}.get(sew)
-    wide = {16: F32}.get(sew)
+    """What an FP row means at a SEW; None when it means nothing there ."""
+    f, wide = FORMATS.get(sew), FORMATS.get(2 * sew)
     base, _, form = name.partition(".")
     op = base[2:]
     if base in ("vfncvtbf16", "vfwcvtbf16", "vfwmaccbf16"):
@@ -338,6 +398,8 @@ def fp_row(name: str, sew: int) -> FpRow | None:
         return FpRow(f, f, f, _fma(f, f, *FMA[op]), True)
     if op == "sqrt":
         return FpRow(f, f, None, lambda rm, a, b, d: oracle.arithmetic("sqrt", f, rm, a))
+    if op in ("rsqrt7", "rec7"):
+        return FpRow(f, f, None, _estimate(op, f))
     if op in ("min", "max"):
         return FpRow(f, f, f, lambda rm, a, b, d: oracle.select(op, f, a, b))
     if op in ("sgnj", "sgnjn", "sgnjx"):
@@ -352,33 +414,38 @@ def fp_row(name: str, sew: int) -> FpRow | None:
 def _conversion(base: str, form: Sequence[str], sew: int) -> FpRow | None:
     source_bits = 2 * sew if base == "vfncvt" else sew
     target_bits = 2 * sew if base == "vfwcvt" else sew
-    formats = {16: F16, 32: F32}
     rm = RTZ if form[0] == "rtz" else ROD if form[0] == "rod" else None
     if rm is not None:
         form = form[1:]
     to, source = form[0], form[1]
     if to in ("x", "xu"):
-        f = formats.get(source_bits)
+        f = FORMATS.get(source_bits)
         if f is None or target_bits > 64:
             return None
         return FpRow(target_bits, f, None, _to_int(f, rm, target_bits, to == "x"))
-    f = formats.get(target_bits)
+    f = FORMATS.get(target_bits)
     if f is None or source_bits > 64:
         return None
     if source in ("x", "xu"):
         return FpRow(f, source_bits, None, _from_int(f, source_bits, source == "x"))
-    g = formats.get(source_bits)
+    g = FORMATS.get(source_bits)
     if g is None:
         return None
     if rm == ROD:
-        return FpRow(f, g, None, lambda rm, a, b, d: _to_odd(a))
+        return FpRow(f, g, None, _to_odd(g, f))
     return FpRow(f, g, None, _convert(g, f))
 
 
 def is_fp(name: str) -> bool:
     """Does `fp_row` describe it?"""
-    moves = ("vfmv.f.s", "vfmv.s.f", "vfmerge.vfm", "vfirst.m")
-    return name.startswith(("vf", "vmf")) and name not in moves
+    moves = ("vfmv.f.s", "vfmv.s.f", "vfmerge.vfm", "vfirst.m", "vfslide1up.vf", "vfslide1down.vf")
+    if is_reduction(name) or name in moves:
+        return False
+    return name.startswith(("vf", "vmf"))
+
+
+def is_reduction(name: str) -> bool:
+    return name.startswith(("vred", "vwred", "vfred", "vfwred"))
 
 
 def width_of(kind: Format | int) -> int:
@@ -443,7 +510,7 @@ Operands = dict[str, int]
 
 def unboxed(f: Format, value: int) -> int:
     """The scalar of an f register in format f."""
-    boxed = value >> f.width == (1 << 64 - f.width) - 1
+    boxed = value >> f.width == (1 << 64 - f.width) - 1  # nothing above f64
     return value & f.mask if boxed else f.nan
 
 
@@ -492,6 +559,12 @@ def execute(name: str, fmt: str, o: Operands, s: State) -> State | None:
         return _merge(name, fmt, o, s)
     if name in ("vcpop.m", "vfirst.m"):
         return _count(name, o, s)
+    if "slide" in base or base.startswith("vrgather"):
+        return _move(name, fmt, o, s)
+    if base in ("vcompress", "viota", "vmsbf", "vmsif", "vmsof"):
+        return _by_bits(base, o, s)
+    if is_reduction(base):
+        return _reduce(base, o, s)
     if base.startswith(("vf", "vmf")):
         return _fp(name, fmt, o, s)
     if form == "mm":
@@ -631,13 +704,13 @@ def _merge(name: str, fmt: str, o: Operands, s: State) -> State | None:
     d, a = Group(o["vd"], w), Group(o["vs2"], w)
     b = Group(o["vs1"], w) if "vs1" in o else None
     fp = name.startswith("vf")
-    if not operands_legal(s, d, [a, b], True) or (fp and (w not in (16, 32) or s.frm > 4)):
+    if not operands_legal(s, d, [a, b], True) or (fp and (w not in FORMATS or s.frm > 4)):
         return None
     xs = s.read(a.reg, w, s.vl)
     if b:
         ys = s.read(b.reg, w, s.vl)
     elif fp:
-        ys = [unboxed(F16 if w == 16 else F32, s.f[o["rs1"]])] * s.vl
+        ys = [unboxed(FORMATS[w], s.f[o["rs1"]])] * s.vl
     else:
         ys = [scalar_of(s, fmt, o, w)] * s.vl
     active = body(s, 1)
@@ -650,7 +723,7 @@ def _move_element(name: str, o: Operands, s: State) -> State | None:
         return None
     w = s.sew
     fp = "f" in name
-    if fp and (w not in (16, 32) or s.frm > 4):
+    if fp and (w not in FORMATS or s.frm > 4):
         return None
     if name == "vmv.x.s":
         value = signed(s.read(o["vs2"], w, 1)[0], w) & (1 << 64) - 1
@@ -660,7 +733,7 @@ def _move_element(name: str, o: Operands, s: State) -> State | None:
         return _done(s, 1, f=_set(s.f, o["rd"], box | s.read(o["vs2"], w, 1)[0]))
     if s.vstart >= s.vl:
         return _done(s, 0)
-    value = unboxed(F16 if w == 16 else F32, s.f[o["rs1"]]) if fp else s.x[o["rs1"]]
+    value = unboxed(FORMATS[w], s.f[o["rs1"]]) if fp else s.x[o["rs1"]]
     return _done(s, 1, v=_store(s, Group(o["vd"], w), {0: value}))
 
 
@@ -672,6 +745,101 @@ def _move_registers(n: int, o: Operands, s: State) -> State | None:
     todo = range(s.vstart, total)
     out = {i: values[i] for i in todo}
     return _done(s, len(todo), v=_store(s, Group(o["vd"], s.sew), out))
+
+
+def _apart(s: State, d: Group, source: Group) -> bool:
+    return d.reg + d.size(s) <= source.reg or source.reg + source.size(s) <= d.reg
+
+
+def _move(name: str, fmt: str, o: Operands, s: State) -> State | None:
+    """Slides and gathers: every active element is one of vs2, a scalar, 0, or what it was."""
+    base = name.partition(".")[0]
+    w, vm = s.sew, o["vm"]
+    fp = base.startswith("vf")
+    if w == 0 or (fp and (w not in FORMATS or s.frm > 4)):
+        return None
+    d, a = Group(o["vd"], w), Group(o["vs2"], w)
+    index = Group(o["vs1"], 16 if base.endswith("ei16") else w) if "vs1" in o else None
+    if not operands_legal(s, d, [a, index], not vm):
+        return None
+    if not base.endswith("down") and not all(_apart(s, d, g) for g in (a, index) if g):
+        return None
+    xs, active, n = s.read(a.reg, w, s.vlmax), body(s, vm), s.vl
+    scalar = 0 if index else unboxed(FORMATS[w], s.f[o["rs1"]]) if fp else scalar_of(s, fmt, o, 64)
+    out: dict[int, int] = {}
+    for i in active:
+        if "slide1" in base:
+            at = i - 1 if base.endswith("up") else i + 1
+            out[i] = xs[at] if 0 <= at < n else scalar
+            continue
+        if base == "vslideup" and i < scalar:
+            continue
+        indices = s.read(index.reg, index.eew, n) if index else [scalar] * n
+        at = {"vslideup": i - scalar, "vslidedown": i + scalar}.get(base, indices[i])
+        out[i] = xs[at] if at < s.vlmax else 0
+    return _done(s, len(active), v=_store(s, d, out))
+
+
+def _by_bits(base: str, o: Operands, s: State) -> State | None:
+    """vcompress, viota, and what is before, up to and at the first bit."""
+    vm = o.get("vm", 1)
+    if s.sew == 0 or s.vstart:
+        return None
+    mask = Group(o["vs1"] if base == "vcompress" else o["vs2"], 1)
+    d = Group(o["vd"], 1 if base.startswith("vms") else s.sew)
+    sources = [mask, Group(o["vs2"], s.sew)] if base == "vcompress" else [mask]
+    if not d.legal(s) or not all(g.legal(s) and _apart(s, d, g) for g in sources):
+        return None
+    if not vm and d.reg == 0:
+        return None
+    active, out, seen = body(s, vm), {}, 0
+    for i in active:
+        bit = s.bit(mask.reg, i)
+        if base == "vcompress" and bit:
+            out[seen] = s.read(o["vs2"], s.sew, i + 1)[i]
+        elif base == "viota":
+            out[i] = seen
+        elif base.startswith("vms"):
+            first = bit and not seen
+            out[i] = int({"b": not seen and not bit, "i": not seen, "o": first}[base[3]])
+        seen += bit
+    return _done(s, len(active), v=_store(s, d, out))
+
+
+def _reduce(base: str, o: Operands, s: State) -> State | None:
+    """From the first element to the last."""
+    w, fp, kind = s.sew, base.startswith("vf"), base.split("red")[1]
+    dw = 2 * w if base.startswith(("vw", "vfw")) else w
+    if w == 0 or s.vstart or dw > 64 or not Group(o["vs2"], w).legal(s):
+        return None
+    if fp and (w not in FORMATS or s.frm > 4):
+        return None
+    if s.vl == 0:
+        return _done(s, 0)
+    active, fflags = body(s, o["vm"]), s.fflags
+    values = s.read(o["vs2"], w, s.vl)
+    value = s.read(o["vs1"], dw, 1)[0]
+    if fp:
+        f = FORMATS[dw]
+        if not active and kind == "usum":  # the sum of one number: a NaN becomes the canonical one
+            alone = np.array([value], np.uint64)
+            if oracle.is_nan(f, alone)[0]:
+                value, fflags = f.nan, fflags | (oracle.NV if oracle.is_snan(f, alone)[0] else 0)
+        for i in active:
+            x, flags = widened(FORMATS[w], f, np.array([values[i]], np.uint64))
+            y = np.array([value], np.uint64)
+            if kind in ("min", "max"):
+                bits, more = oracle.select(kind, f, y, x)
+            else:
+                bits, more = oracle.arithmetic("add", f, s.frm, y, x)
+            value, fflags = int(bits[0]), fflags | int(flags[0] | more[0])
+    else:
+        unsigned = kind.endswith("u") or kind in ("and", "or", "xor")
+        xs = [values[i] if unsigned else signed(values[i], w) for i in active]
+        total = [value if unsigned else signed(value, dw), *xs]
+        value = REDUCE[kind.removesuffix("u")](total)
+    out = _store(s, Group(o["vd"], dw), {0: value})
+    return _done(s, len(active), v=out, fflags=fflags)
 
 
 # ---- operands --------------------------------------------------------------------------

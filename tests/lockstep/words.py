@@ -37,7 +37,7 @@ class Table:
         self.jump = self._of("jump", "branch")
         self.rounds = np.array(
             [any(f.operand == "rm" for f in fields(r.format)) for r in self.rows]
-        ) | self._of("vfadd", "vfmul", "vfma", "vfdiv", "vfsqrt", "vfcvt")
+        ) | self._of("vfadd", "vfmul", "vfma", "vfdiv", "vfsqrt", "vfcvt", "vfred")
 
     def _of(self, *classes: str) -> np.ndarray:
         return np.array([r.cls in classes for r in self.rows])
