@@ -210,11 +210,12 @@ class Nic:
         self._loaded = 0
         self._cores.map(CODE, MAX_CODE, _core.R | _core.X)
         self._strides = (m.scratchpad, PAGE, m.stack + PAGE)
+        self._private: list[np.ndarray] = []  # scratchpads and stacks
         for core in range(m.cores):
             scratch, arguments, stack = self._bases(core)
-            self._cores.map(scratch, m.scratchpad, _core.R | _core.W, [core])
+            self._private.append(self._cores.map(scratch, m.scratchpad, _core.R | _core.W, [core]))
             self._cores.map(arguments, PAGE, _core.R, [core])
-            self._cores.map(stack, m.stack, _core.R | _core.W, [core])
+            self._private.append(self._cores.map(stack, m.stack, _core.R | _core.W, [core]))
 
     def _bases(self, core: int) -> tuple[int, int, int]:
         scratch, arguments, stack = self._strides
@@ -235,6 +236,8 @@ class Nic:
     def load(self, image: KernelImage) -> None:
         """Put an image into the code memory of all cores, in place of the one before.
 
+        Registers, scratchpads and stacks are cleared: an image cannot see what another left.
+
         Raises:
             ArgumentError: it is no image.
         """
@@ -243,6 +246,11 @@ class Nic:
         self._check_idle()
         self._cores.write(CODE, image.code + bytes(max(0, self._loaded - len(image.code))))
         self._loaded = len(image.code)
+        if self._image is not None:
+            for memory in self._private:
+                memory.fill(0)
+            for core in range(self.machine.cores):
+                self._cores.reset(0, core)
         self._image = image
 
     @_one_at_a_time

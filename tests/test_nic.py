@@ -707,3 +707,16 @@ def test_argument_errors(name: str, nic: Nic) -> None:
     message = str(error.value)
     assert message and "\n" not in message and "C core error" not in message
     assert isinstance(error.value, ValueError)
+
+
+def test_an_image_cannot_see_what_another_left() -> None:
+    nic = Nic()
+    nic.load(kernel("sum", "float32"))
+    nic.handle("first", [np.full(64, 7, np.float32)], core=3)
+    scratch, _, stack = nic._bases(3)
+    nic.write(stack, b"left", core=3)
+    assert any(nic.read(scratch, 256, core=3)) and nic._cores.v(3).any() and nic._cores.x(3).any()
+    nic.load(kernel("max", "float32"))
+    assert not any(nic.read(scratch, nic.machine.scratchpad, core=3))
+    assert not any(nic.read(stack, nic.machine.stack, core=3))
+    assert not nic._cores.v(3).any() and not nic._cores.x(3).any()
