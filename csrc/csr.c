@@ -161,7 +161,7 @@ static void refresh_units(struct hart *h)
 {
     u64 fs = h->mstatus & MSTATUS_FS, vs = h->mstatus & MSTATUS_VS;
     h->missing = (fs ? 0 : NEED_F) | (vs ? 0 : NEED_V) | (h->frm <= RMM ? 0 : NEED_FRM);
-    h->watch = h->missing | (fs == MSTATUS_FS ? 0 : NEED_F) | (vs == MSTATUS_VS ? 0 : NEED_V);
+    h->step_needs = h->missing | (fs == MSTATUS_FS ? 0 : NEED_F) | (vs == MSTATUS_VS ? 0 : NEED_V);
 }
 
 void hart_refresh(struct hart *h)

@@ -2,6 +2,7 @@
  * AVX2. They do the plain case: operands that exec_vmem.c has found legal under the same vtype, no
  * mask, no vstart, whole 32-byte pieces inside one region.  Everything else is exec_vmem.c's. */
 #include "exec_v.h"
+#include "simd.h"
 
 #if defined(__x86_64__)
 #include <immintrin.h>

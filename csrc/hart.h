@@ -178,7 +178,7 @@ struct hart {
     struct block *block; /* being run */
     struct trap trap;
     u32 missing; /* enum need that is off at present */
-    u32 watch; /* the same, and what is on but not yet marked dirty in mstatus */
+    u32 step_needs; /* the same, and what is on but not yet marked dirty in mstatus */
     u8 mode;
     bool trap_to_guest;
     bool calling; /* inside nicemu_call: RETURN_PC ends the run */
@@ -262,7 +262,7 @@ static inline int enter_block(struct hart *h, struct block *b)
 static inline int follow(struct hart *h, enum next which)
 {
     struct block *to = h->block->succ[which];
-    if (likely(to && (i64)to->bound <= (i64)(h->turn_end - h->used) && !(to->needs & h->watch)))
+    if (likely(to && (i64)to->bound <= (i64)(h->turn_end - h->used) && !(to->needs & h->step_needs)))
         return enter_block(h, to);
     return (int)which;
 }

@@ -310,7 +310,7 @@ static void run_blocks(struct hart *h, nicemu_stop *out)
             b = block_at(h, h->pc);
         }
         u64 room = h->used < h->limit ? h->limit - h->used : 0; /* elements may have overdrawn it */
-        if (unlikely(room < b->bound || b->needs & h->watch)) {
+        if (unlikely(room < b->bound || b->needs & h->step_needs)) {
             h->pc = b->pc;
             if (room == 0 || !single_step(h, out))
                 return;

@@ -9,11 +9,15 @@ struct simd {
     const char *name;
     const struct vec_loops *loops; /* every loop, valid for RNE, RTZ, RDN, RUP */
     bool host_fp; /* IEEE arithmetic of the host's FP unit may be used (else: integer code only) */
-    void (*replace)(op_fn fn[INSN_COUNT]); /* scalar bodies that this host does faster; or NULL */
+    void (*replace)(op_fn fn[INSN_COUNT]); /* bodies that this host does faster; or NULL */
 };
 
 extern const struct simd simd_portable;
 extern const struct simd simd_avx2; /* a row only where the compiler can make it */
+
+/* exec_f_avx2.c, which also calls that of exec_vmem_avx2.c */
+void simd_avx2_replace(op_fn fn[INSN_COUNT]);
+void vmem_avx2_replace(op_fn fn[INSN_COUNT]);
 
 /* The path for a NICEMU_SIMD_* request, or NULL when this host cannot run it. */
 const struct simd *simd_choose(u32 request);

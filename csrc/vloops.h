@@ -35,7 +35,5 @@ struct vec_loops {
 
 extern const struct vec_loops vec_loops_portable;
 extern const struct vec_loops vec_loops_avx2;
-void simd_avx2_replace(op_fn fn[INSN_COUNT]);
-void vmem_avx2_replace(op_fn fn[INSN_COUNT]);
 
 #endif
