@@ -37,7 +37,7 @@ FP_INLINE u64 fp_rec7(const struct fp_format *f, u64 a, int rm, u32 *flags)
     }
     struct fp_parts x = fp_unpack(f, a);
     i32 e = fp_bias(f) - 1 - x.exp; /* of the result, biased */
-    if (e > 2 * fp_bias(f))         /* a subnormal number whose reciprocal is out of range */
+    if (e > 2 * fp_bias(f)) /* a subnormal number whose reciprocal is out of range */
         return fp_overflow(f, sign != 0, rm, flags);
     u64 digits = 128u | fp_rec7_table[x.sig >> 56 & 127];
     u64 mantissa = digits << (f->mbits - 7);

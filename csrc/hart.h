@@ -262,7 +262,8 @@ static inline int enter_block(struct hart *h, struct block *b)
 static inline int follow(struct hart *h, enum next which)
 {
     struct block *to = h->block->succ[which];
-    if (likely(to && (i64)to->bound <= (i64)(h->turn_end - h->used) && !(to->needs & h->step_needs)))
+    if (likely(to && (i64)to->bound <= (i64)(h->turn_end - h->used) &&
+               !(to->needs & h->step_needs)))
         return enter_block(h, to);
     return (int)which;
 }
