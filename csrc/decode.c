@@ -367,6 +367,10 @@ static bool decode_operands(u32 format, u32 w, u64 pc, struct op *o)
         break;
     case FORMAT_VL:
     case FORMAT_VS:
+    case FORMAT_VLS:
+    case FORMAT_VSS:
+    case FORMAT_VLX:
+    case FORMAT_VSX:
     case FORMAT_VLN:
     case FORMAT_VSN:
     case FORMAT_VV:

@@ -164,18 +164,6 @@ struct shape {
     bool carries; /* v0 is an operand and masks nothing */
 };
 
-/* May vd and a source group share registers? */
-static inline bool overlap_ok(const struct hart *h, u32 vd, int kd, u32 vs, int ks)
-{
-    u32 md = vec_align(h, kd), ms = vec_align(h, ks);
-    if (kd > ks) { /* only as the upper end of vd, and not with LMUL < 1 */
-        bool upper = h->vt.lmul + ks >= 0 && (vs & md) == md - ms;
-        return (vs & ~md) != vd || upper;
-    }
-    if (kd < ks) /* only at the lower end of the source */
-        return (vd & ~ms) != vs || vd == vs;
-    return true;
-}
 static inline bool mask_overlap_ok(const struct hart *h, u32 vd, u32 vs, int ks)
 {
     return (vd & ~vec_align(h, ks)) != vs || vd == vs;
@@ -193,8 +181,8 @@ static inline bool registers_legal(const struct hart *h, const struct op *o, str
     if (s.mask)
         return mask_overlap_ok(h, o->rd, o->rs2, s.a) &&
                (!b || mask_overlap_ok(h, o->rd, o->rs1, 0));
-    return (!a || overlap_ok(h, o->rd, s.d, o->rs2, s.a)) &&
-           (!b || overlap_ok(h, o->rd, s.d, o->rs1, 0));
+    return (!a || vec_overlap_ok(h, o->rd, s.d, o->rs2, s.a)) &&
+           (!b || vec_overlap_ok(h, o->rd, s.d, o->rs1, 0));
 }
 
 /* Without Zvfh: does this loop of an FP instruction have f16 operands, at the current SEW? */

@@ -21,6 +21,19 @@ static inline bool vec_misaligned(const struct hart *h, u32 r, int k)
     return (r | ILLEGAL_OPERAND) & vec_align(h, k);
 }
 
+/* May vd and a source group share registers? */
+static inline bool vec_overlap_ok(const struct hart *h, u32 vd, int kd, u32 vs, int ks)
+{
+    u32 md = vec_align(h, kd), ms = vec_align(h, ks);
+    if (kd > ks) { /* only as the upper end of vd, and not with LMUL < 1 */
+        bool upper = h->vt.lmul + ks >= 0 && (vs & md) == md - ms;
+        return (vs & ~md) != vd || upper;
+    }
+    if (kd < ks) /* only at the lower end of the source */
+        return (vd & ~ms) != vs || vd == vs;
+    return true;
+}
+
 /* Is anything but "all elements below vl" to be computed? */
 static inline bool vec_partial(const struct hart *h, const struct op *o)
 {

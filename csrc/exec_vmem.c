@@ -1,4 +1,4 @@
-/* exec_vmem.c: vector loads and stores.
+/* exec_vmem.c: vector loads and stores of elements that lie one after the other.
  * Fast path: every element below vl, all inside one region: one copy.  Otherwise element by
  * element, so that a fault leaves vstart at the element that met it and all before it done. */
 #include "exec_v.h"

@@ -178,6 +178,7 @@ SOURCES: dict[str, set[str]] = {
     "exec_vperm.c": {"exec_v.h"},
     "exec_vred.c": {"exec_v.h"},
     "exec_vmem.c": {"exec_v.h"},
+    "exec_vmem_each.c": {"exec_v.h"},
     "exec_vmem_avx2.c": {"exec_v.h", "simd.h"},
     "vloops_portable.c": {"vloops_fp.h", "vloops_table.h"},
     "vloops_avx2.c": {"vloops_fp.h", "vloops_table.h"},

@@ -102,6 +102,8 @@ def plain_word(row: Insn, rng: random.Random) -> int:
             values[name] = fixed[name]
         elif name in ("rs1", "rs2", "rs3", "rd"):
             values[name] = rng.randrange(8, 16)
+    if row.format in ("VLS", "VSS"):  # a stride of 0
+        values["rs2"] = 0
     if row.format in ("CI16", "CIW", "CLUI", "CLI", "CI", "CIW0", "CANDI"):
         for name in ("imm", "uimm", "hi20"):
             if name in values:

@@ -337,7 +337,8 @@ def test_units_off(row: Insn) -> None:
     """With mstatus.VS off every row traps; with FS off or frm invalid the FP rows do."""
     h = Hart()
     rng = np.random.default_rng(1)
-    sew = 64 if row.name.startswith(("vzext", "vsext")) else 16
+    width = re.search(r"ei?(\d+)(ff)?\.v$", row.name)
+    sew = int(width[1]) if width else 64 if row.name.startswith(("vzext", "vsext")) else 16
     word = word_of(row, sew, rng)
     h.set_csr("mstatus", 0x6000)
     assert illegal(h, word)
@@ -356,7 +357,7 @@ def test_units_off(row: Insn) -> None:
 
 
 def test_what_is_not_there() -> None:
-    """Words of the vector opcodes that the table does not know trap: the rest of V, and nothing."""
+    """Words of the vector opcodes that the table does not know trap."""
     h = Hart()
     h.set_csr("mstatus", UNITS_ON)
     h.load([encode("vsetvli", rd=5, rs1=0, vtype=vtype(16, "m1"))])
@@ -377,7 +378,7 @@ def test_what_is_not_there() -> None:
 
 @pytest.mark.parametrize("path", PATHS)
 def test_without_extensions(path: str) -> None:
-    """f16 arithmetic needs Zvfh, bf16 Zvfbfmin and Zvfbfwma; f32 and integers do not."""
+    """f16 arithmetic needs Zvfh, bf16 Zvfbfmin and Zvfbfwma; f32, f64 and integers do not."""
     base = [e for e in _core.extension_names() if e not in ("zvfh", "zvfbfmin", "zvfbfwma")]
     h = Hart(simd=path, extensions=base)
     h.set_csr("mstatus", UNITS_ON)

@@ -19,7 +19,15 @@ from nicemu import _core
 from nicemu._core import Insn, instructions
 from tests.encode import encode, limits, vtype
 from tests.harts import simd_paths
-from tests.vector_model import LMULS, SEWS, legal_vtype
+from tests.vector_model import (
+    LMULS,
+    SEWS,
+    Group,
+    State,
+    fill,
+    legal_vtype,
+    overlap_legal,
+)
 
 UNITS_ON = 0x6600
 CODE = 0x1000
@@ -63,30 +71,73 @@ def first_bad(address: int, size: int, store: bool) -> int | None:
     return address
 
 
+#: v, l or s, how elements are placed, fields of a segment, e or ei, EEW, fault-only-first
+NAME = re.compile(r"v([ls])(s|ux|ox|)(?:seg(\d))?ei?(\d+)(ff)?\.v")
+
+
 @dataclass
 class Access:
-    """What a row is at one vtype; nothing where it is not `legal`."""
+    """What a row is at one vtype; nothing where it is not `legal`.
+
+    Attributes:
+        evl, eew: elements and their width.
+        fields, spread: of a segment, and registers from one field to the next.
+        index_eew: width of the indices; 0 without.
+        strided: rs2 says how far elements are apart.
+        quiet: fault-only-first.
+    """
 
     legal: bool
     evl: int
     eew: int
     masked: bool
+    fields: int = 1
+    spread: int = 1
+    index_eew: int = 0
+    strided: bool = False
+    quiet: bool = False
 
 
-def access_of(row: Insn, reg: int, vm: int, sew: int, lmul: Fraction, vl: int, vlen: int) -> Access:
+def access_of(
+    row: Insn, reg: int, index: int, vm: int, sew: int, lmul: Fraction, vl: int, vlen: int
+) -> Access:
     """What the manual says; sew 0 is vill."""
     if whole := re.match(r"v[ls](\d)r(?:e(\d+))?\.v", row.name):
         n, eew = int(whole[1]), int(whole[2] or 8)
         return Access(reg % n == 0, n * vlen // eew, eew, False)
     if row.name in ("vlm.v", "vsm.v"):
         return Access(sew != 0, (vl + 7) // 8, 8, False)
-    eew = int(row.name[3:].split(".")[0])
+    match = NAME.fullmatch(row.name)
+    assert match, row.name
+    load, how, fields = match[1] == "l", match[2], int(match[3] or 1)
     if not sew:
-        return Access(False, 0, eew, False)
+        return Access(False, 0, int(match[4]), False)
+    indexed = "x" in how
+    eew = sew if indexed else int(match[4])
     emul = lmul * eew / sew
-    legal = Fraction(1, 8) <= emul <= 8 and reg % max(1, int(emul)) == 0
-    legal = legal and not (row.cls == "vload" and vm == 0 and reg == 0)
-    return Access(legal, vl, eew, vm == 0)
+    size = max(1, int(emul))
+    legal = Fraction(1, 8) <= emul <= 8 and reg % size == 0
+    legal = legal and fields * size <= 8 and reg + fields * size <= 32
+    legal = legal and not (load and vm == 0 and reg == 0)
+    if indexed:
+        data, indices = Group(reg, sew), Group(index, int(match[4]))
+        s = State(vlen, sew, lmul, vl, 0, 0, 0, b"", (), ())
+        legal = legal and indices.legal(s)
+        if load and legal and fields == 1:
+            legal = overlap_legal(s, data, indices)
+        elif load and legal:
+            legal = reg + fields * size <= index or index + indices.size(s) <= reg
+    return Access(
+        legal,
+        vl,
+        eew,
+        vm == 0,
+        fields,
+        size,
+        int(match[4]) if indexed else 0,
+        how == "s",
+        bool(match[5]),
+    )
 
 
 def check(
@@ -97,48 +148,67 @@ def check(
     legal = legal_vtype(sew, group)
     vlmax = int(group * vlen / sew) if legal else 0
     vl = int(rng.choice([0, 1, vlmax, int(rng.integers(0, vlmax + 1))]))
-    vstart = int(rng.integers(0, vlmax + 1)) if rng.integers(3) == 0 else 0
+    vstart = int(rng.integers(0, vlmax + 1)) % vlen if rng.integers(3) == 0 else 0
     vm = int(rng.integers(4) != 0)
-    reg = int(rng.integers(32)) if wild else int(rng.choice([8, 16, 24]))
+    reg = int(rng.integers(32)) if wild else int(rng.choice([8, 16]))
+    index_reg = int(rng.integers(32)) if wild else 24
     names = limits(row.format)
-    operands = {"vd" if "vd" in names else "vs3": reg, "rs1": 10}
-    if "vm" in names:
-        operands["vm"] = vm
+    given = {"vd": reg, "vs3": reg, "rs1": 10, "rs2": 11, "vs2": index_reg, "vm": vm}
+    operands = {k: v for k, v in given.items() if k in names}
     word = encode(row.name, **operands)
     near = rng.choice([A, B, B + SIZE, C, C + SIZE])
     address = int(near + rng.integers(-1100, 1100)) if wild else int(A + rng.integers(0, 2000))
+    stride = int(rng.choice([0, 1, 2, 8, 3, 40, -8, -1]))
 
     cores.set_csr("mstatus", UNITS_ON)
     setup = encode("vsetvli", rd=0, rs1=5, vtype=vtype(sew, lmul))
     cores.write(CODE, setup.to_bytes(4, "little") + word.to_bytes(4, "little"))
     cores.set_pc(CODE)
-    cores.x()[5], cores.x()[10] = vl, address
+    cores.x()[5], cores.x()[10], cores.x()[11] = vl, address, stride & (1 << 64) - 1
     cores.run(1)
     v = rng.integers(0, 256, (32, vlen // 8), np.uint8)
+    a = access_of(
+        row,
+        reg,
+        index_reg,
+        operands.get("vm", 1),
+        sew if legal else 0,
+        group,
+        vl if legal else 0,
+        vlen,
+    )
+    if a.index_eew:
+        indices = rng.integers(0, min(1 << a.index_eew, 1500), 256, np.uint64)
+        fill(v, index_reg, a.index_eew, indices)
     cores.v()[:] = v
     memory = {base: rng.integers(0, 256, SIZE, np.uint8) for base in machine.regions}
     for base, region in machine.regions.items():
         region[:] = memory[base]
     cores.set_csr("vstart", vstart)
 
-    a = access_of(
-        row, reg, operands.get("vm", 1), sew if legal else 0, group, vl if legal else 0, vlen
-    )
-    size, done, fault = a.eew // 8, 0, None
+    size, done, fault, new_vl = a.eew // 8, 0, None, vl
     registers = v.reshape(-1)
     mask = np.unpackbits(v[0], bitorder="little").astype(bool)
-    base_byte = reg * vlen // 8
-    for i in range(vstart, a.evl) if a.legal else ():
+    for i, f in itertools.product(range(vstart, a.evl) if a.legal else (), range(a.fields)):
         if a.masked and not mask[i]:
             continue
-        at = address + i * size
+        if a.index_eew:
+            at_index = index_reg * vlen // 8 + i * a.index_eew // 8
+            offset = int.from_bytes(registers[at_index:][: a.index_eew // 8].tobytes(), "little")
+        else:
+            offset = i * (stride if a.strided else size * a.fields)
+        at = address + offset + f * size
         bad = first_bad(at, size, store)
         if bad is not None:
-            fault = (i, bad)
+            if a.quiet and i:
+                new_vl = i
+            else:
+                fault = (i, bad)
             break
         base = next(b for b in memory if b <= at < b + SIZE)
         there = memory[base][at - base : at - base + size]
-        here = registers[base_byte + i * size : base_byte + (i + 1) * size]
+        at_register = (reg + f * a.spread) * vlen // 8 + i * size
+        here = registers[at_register : at_register + size]
         if store:
             there[:] = here
         else:
@@ -160,6 +230,7 @@ def check(
     else:
         assert (stop.reason, stop.pc) == (_core.BUDGET, CODE + 8), what
         assert cores.csr("vstart") == 0
+    assert cores.csr("vl") == (new_vl if legal else 0), what
     assert np.array_equal(cores.v(), v), what
     for base, region in machine.regions.items():
         assert np.array_equal(region, memory[base]), what
@@ -257,3 +328,47 @@ def test_store_breaks_reservation() -> None:
             cores.x(i)[10], cores.x(i)[11] = A, A + offset
         cores.run_round_robin(8, 64)
         assert (int(cores.x(0)[7]) == 0) == succeeds, offset
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_fault_only_first(path: str) -> None:
+    """Elements past the first that cannot be read shorten vl; the first one traps."""
+    cores = _core.Cores(1, 512, simd=path)
+    cores.map(CODE, 4096, _core.R | _core.X)
+    low = cores.map(A, SIZE, _core.R)
+    low[:] = np.arange(SIZE) % 251
+    words = [
+        encode("vsetivli", rd=0, uimm=16, vtype=vtype(32, "m1")),
+        encode("vlseg2e32ff.v", vd=8, rs1=10),
+        encode("vlseg2e32ff.v", vd=12, rs1=11),
+    ]
+    cores.write(CODE, b"".join(w.to_bytes(4, "little") for w in words))
+    cores.set_csr("mstatus", UNITS_ON)
+    cores.x()[10], cores.x()[11] = A + SIZE - 44, A + SIZE
+    cores.set_pc(CODE)
+    stop = cores.run(1000)
+    assert (stop.cause, stop.address, stop.pc) == (5, A + SIZE, CODE + 8)
+    assert (cores.csr("vl"), cores.csr("vstart")) == (5, 0)
+    want = low[SIZE - 44 : SIZE].view("<u4")
+    assert np.array_equal(cores.v()[8].view("<u4")[:6], want[0::2])  # the sixth segment is cut
+    assert np.array_equal(cores.v()[9].view("<u4")[:6], [*want[1::2], 0])
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_indexed_stores_in_order(path: str) -> None:
+    """Where two elements go to one place the later one stays."""
+    cores = _core.Cores(1, 128, simd=path)
+    cores.map(CODE, 4096, _core.R | _core.X)
+    box = cores.map(A, SIZE, _core.R | _core.W)
+    words = [
+        encode("vsetivli", rd=0, uimm=16, vtype=vtype(8, "m1")),
+        encode("vid.v", vd=8),
+        encode("vsoxei8.v", vs3=8, rs1=10, vs2=9),
+    ]
+    cores.write(CODE, b"".join(w.to_bytes(4, "little") for w in words))
+    cores.set_csr("mstatus", UNITS_ON)
+    cores.x()[10] = A
+    cores.v()[9] = np.arange(16) % 4
+    cores.set_pc(CODE)
+    cores.run(3 + 2 * 16)
+    assert box[:5].tolist() == [12, 13, 14, 15, 0]
