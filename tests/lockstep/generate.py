@@ -154,7 +154,7 @@ class Generator:
     @cached_property
     def _under(self) -> dict[int, np.ndarray]:
         """Vector rows that are executed under a vtype, by its low six bits."""
-        good = self.shapes.allowed & ~self.shapes.refused & (self.weights > 0)[:, None]
+        good = self.shapes.allowed & (self.weights > 0)[:, None]
         return {kind: np.flatnonzero(good[:, kind]) for kind in legal_vtypes()}
 
     def fill(self, batch: Batch, number: int) -> np.ndarray:
@@ -280,8 +280,7 @@ class Generator:
         t = table()
         kind = p.vtype & 63
         wrong = t.vector[p.row] & ~t.configures[p.row]
-        wrong &= ~self.shapes.allowed[p.row, kind] | self.shapes.refused[p.row, kind]
-        wrong &= self.shapes.refused[p.row, kind] | (rng.random(len(kind)) < 0.95)
+        wrong &= ~self.shapes.allowed[p.row, kind] & (rng.random(len(kind)) < 0.95)
         for k, rows in self._under.items():
             where = np.flatnonzero(wrong & (kind == k))
             if len(where) and len(rows):

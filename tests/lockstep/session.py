@@ -15,7 +15,7 @@ from tests.lockstep.coverage import Coverage
 from tests.lockstep.generate import Generator, nearly
 from tests.lockstep.layout import END_STEPS, STEPS, Batch
 from tests.lockstep.oracle import Oracle, OracleDied
-from tests.lockstep.shapes import Shapes
+from tests.lockstep.shapes import learn
 from tests.lockstep.shrink import listing
 from tests.lockstep.subject import MOST, Results, Subject
 from tests.lockstep.words import table
@@ -91,7 +91,7 @@ class Session:
         self.seconds = dict.fromkeys(("generate", "core", "spike", "compare"), 0.0)
         foreign = frozenset(self.oracle.csrs - set(csrs().values()))
         self.illegal, self.not_here = self._illegal_words()
-        self.shapes = Shapes(self.oracle, self.subject)
+        self.shapes = learn(self.oracle)
         self.generator = Generator(
             seed,
             self.shapes,
@@ -196,7 +196,7 @@ class Session:
         if self.pair.modified(difference):
             name = MODIFIED
         elif difference is not None:
-            name = difference.freedom or self._refusal(difference)
+            name = difference.freedom
         if name:
             self.tally.freedoms[name] += 1
             return
@@ -204,10 +204,3 @@ class Session:
         parts = describe(self.oracle.batch, self.results, slot)
         found = Found(self.vlen, self.simd, number, slot, difference, parts, program)
         self.tally.found.append(found)
-
-    def _refusal(self, d: Difference) -> str | None:
-        names = [r.name for r in table().rows]
-        if d.row is None or d.ours.csrs["mcause"] != 2 or d.before.csrs["vtype"] >> 63:
-            return None
-        refused = self.shapes.refused[names.index(d.row), d.before.csrs["vtype"] & 63]
-        return "not executed here under this vtype" if refused else None

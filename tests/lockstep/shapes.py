@@ -1,22 +1,21 @@
-"""Where a vector row is legal and which registers it takes, learned by asking both machines.
+"""Where a vector row is legal and which registers it takes, learned by asking Spike.
 
 So that a new row of the table needs nothing here.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
 
 from nicemu._core import instructions
 from tests.encode import limits, vtype
-from tests.lockstep.layout import CODE, DATA, Batch
 from tests.lockstep.oracle import Oracle
-from tests.lockstep.subject import Subject
 from tests.lockstep.words import put, table
 
-__all__ = ["VTYPES", "Shapes", "legal_vtypes"]
+__all__ = ["MSTATUS_UNITS", "VECTORS", "VTYPES", "Shapes", "learn", "legal_vtypes"]
 
 VTYPES = 64  #: SEW and LMUL are the low six bits of vtype
 LMULS = ("mf8", "mf4", "mf2", "m1", "m2", "m4", "m8")
@@ -57,11 +56,24 @@ def _ask(oracle: Oracle, rows: list[int], changed: dict[str, int]) -> np.ndarray
     return oracle.legal(words, np.tile(kinds, len(rows))).reshape(len(rows), len(kinds))
 
 
-_learned: list[tuple[np.ndarray, np.ndarray]] = []
+@dataclass(frozen=True)
+class Shapes:
+    """What the vector rows are like.
+
+    Attributes:
+        allowed: (rows, VTYPES) bool: the row is executed, with operands that no rule forbids.
+        align: (rows, VTYPES, len(VECTORS)) int: alignment of the operand's register number.
+    """
+
+    allowed: np.ndarray
+    align: np.ndarray
 
 
-def learned(oracle: Oracle) -> tuple[np.ndarray, np.ndarray]:
-    """``Shapes.allowed`` and ``Shapes.align``, asked for once: they are the same for every VLEN."""
+_learned: list[Shapes] = []
+
+
+def learn(oracle: Oracle) -> Shapes:
+    """Ask Spike, once: the answers are the same for every VLEN."""
     if _learned:
         return _learned[0]
     rows = [int(i) for i in np.flatnonzero(table().vector)]
@@ -77,33 +89,5 @@ def learned(oracle: Oracle) -> tuple[np.ndarray, np.ndarray]:
             legal = _ask(oracle, having, {operand: APART[operand] + offset})[:, :, None]
             align[where] = np.where(legal, offset, np.maximum(align[where], 2 * offset))
     align[~allowed] = 1
-    _learned.append((allowed, align))
+    _learned.append(Shapes(allowed, align))
     return _learned[0]
-
-
-class Shapes:
-    """What the vector rows are like.
-
-    Attributes:
-        allowed: (rows, VTYPES) bool: Spike executes the row, with operands that no rule forbids.
-        refused: of those, what the core does not execute.
-        align: (rows, VTYPES, len(VECTORS)) int: alignment of the operand's register number.
-    """
-
-    def __init__(self, oracle: Oracle, subject: Subject) -> None:
-        self.allowed, self.align = learned(oracle)
-        self.refused = np.zeros_like(self.allowed)
-        self._run_here(subject)
-
-    def _run_here(self, subject: Subject) -> None:
-        """Fill in `refused`."""
-        batch = Batch(bytearray(Batch.size(1, subject.vlen)), 1, subject.vlen)
-        batch.x[0, 10:12] = DATA.base + DATA.size // 2, 8
-        batch.start[0] = (CODE.base, 3, MSTATUS_UNITS, 0, 0, 2)
-        code = batch.region(CODE, 0)[:8].view("<u4")
-        rows = [int(i) for i in np.flatnonzero(self.allowed.any(axis=1))]
-        for i, word in zip(rows, words_of(rows, {}), strict=True):
-            for kind in np.flatnonzero(self.allowed[i]):
-                code[:] = 0xC0027057 | int(kind) << 20, word  # vsetivli x0, 4, kind
-                subject.load(batch, 0)
-                self.refused[i, kind] = not (subject.step() and subject.step())
