@@ -1,6 +1,6 @@
 /* exec_vmem_avx2.c: unit-stride vector loads and stores as small leaf functions, for hosts with
  * AVX2. They do the plain case: operands that exec_vmem.c has found legal under the same vtype, no
- * mask, no vstart, whole 32-byte pieces inside one region.  Everything else is exec_vmem.c's. */
+ * mask, no vstart, whole 64-byte pieces inside one region.  Everything else is exec_vmem.c's. */
 #include "exec_v.h"
 #include "simd.h"
 
@@ -9,16 +9,20 @@
 
 #define HOST __attribute__((target("avx2")))
 
-/* n is a multiple of 32; register groups and host memory never overlap. */
+/* n is a multiple of 64; register groups and host memory never overlap. */
 HOST static inline void copy_pieces(u8 *restrict d, const u8 *restrict s, u64 n)
 {
-    for (u64 i = 0; i < n; i += 32)
-        _mm256_storeu_si256((__m256i *)(d + i), _mm256_loadu_si256((const __m256i *)(s + i)));
+    for (u64 i = 0; i < n; i += 64) {
+        __m256i x = _mm256_loadu_si256((const __m256i *)(s + i));
+        __m256i y = _mm256_loadu_si256((const __m256i *)(s + i + 32));
+        _mm256_storeu_si256((__m256i *)(d + i), x);
+        _mm256_storeu_si256((__m256i *)(d + i + 32), y);
+    }
 }
 
 static inline bool plain(const struct hart *h, const struct op *o, u64 bytes)
 {
-    return o->proved == h->vt.key && !h->vstart && bytes % 32 == 0;
+    return o->proved == h->vt.key && !h->vstart && bytes % 64 == 0;
 }
 
 HOST static int host_vle(struct hart *h, const struct op *o, u64 last)

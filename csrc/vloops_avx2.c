@@ -203,16 +203,28 @@ ALWAYS_INLINE void store_two(u8 *p, __m256 x, __m256 y, u32 size)
 /* Steps whose eight results are stored here as f16 or f32; NaNs, being rare, are made canonical
  * afterwards.  The comparison raises NV for a signalling NaN, which only a conversion passes on. */
 typedef __m256 (*fp_step_fn)(struct hart *h, const u8 *d, const u8 *a, const u8 *b);
+/* Sixteen results; the lanes in which a NaN came up. */
+ALWAYS_INLINE __m256 sixteen(struct hart *h, struct lanes l, fp_step_fn step)
+{
+    struct lanes m = advance(l, 8);
+    __m256 x = step(h, l.d, l.a, l.b), y = step(h, m.d, m.a, m.b);
+    store_two(l.d, x, y, l.sd);
+    return unordered(x, y);
+}
+
 ALWAYS_INLINE void fp_by_eights(struct hart *h, struct lanes l, u64 n, fp_step_fn step)
 {
     const struct lanes all = l;
     const u64 total = n;
     __m256 nan = _mm256_setzero_ps();
-    for (; n >= 16; n -= 16, l = advance(l, 16)) {
-        struct lanes m = advance(l, 8);
-        __m256 x = step(h, l.d, l.a, l.b), y = step(h, m.d, m.a, m.b);
-        nan = _mm256_or_ps(nan, unordered(x, y));
-        store_two(l.d, x, y, l.sd);
+    for (; n >= 32; n -= 32, l = advance(l, 32)) {
+        nan = _mm256_or_ps(nan, sixteen(h, l, step));
+        nan = _mm256_or_ps(nan, sixteen(h, advance(l, 16), step));
+    }
+    if (n >= 16) {
+        nan = _mm256_or_ps(nan, sixteen(h, l, step));
+        n -= 16;
+        l = advance(l, 16);
     }
     if (n >= 8) {
         __m256 x = step(h, l.d, l.a, l.b);
