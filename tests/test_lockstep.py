@@ -36,6 +36,7 @@ def test_lockstep(vlen: int, simd: str, capsys: pytest.CaptureFixture[str]) -> N
             f"\nlockstep vlen={vlen} {simd}: {c.instructions} instructions, {c.traps.sum()} traps"
         )
     assert not session.tally.died and not session.tally.unexamined
+    assert not session.not_here
     assert not session.tally.found, "\n".join(map(str, session.tally.found))
     assert c.instructions > 10_000
     assert c.traps[[1, 2, 3, 5, 6, 7]].all()

@@ -30,7 +30,7 @@ SHOWN = 2
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Returns 0; 1 when something differs; 2 when nothing was compared or the oracle is missing."""
+    """Returns 0; 1 when something differs or is missing here; 2 when nothing was compared."""
     parser = argparse.ArgumentParser("python -m tests.lockstep", description=__doc__)
     parser.add_argument(
         "--seconds", type=float, default=60, help="how long to run, all VLENs together"
@@ -117,7 +117,7 @@ def fuzz(options: argparse.Namespace) -> int:
             "differences": as_dicts(found),
         }
         options.report.write_text(json.dumps(report, indent=1))
-    if found or died or unexamined:
+    if found or died or unexamined or not_here:
         return 1
     return 0 if coverage.instructions else 2
 
