@@ -8,10 +8,10 @@ from collections import Counter
 import pytest
 
 from nicemu import _core
-from nicemu._core import BUDGET, FAULT, RETURN, Cores, Insn, R, X, instructions
+from nicemu._core import BUDGET, FAULT, RETURN, Cores, Insn, R, X
 from tests.encode import encode, image
 from tests.harts import simd_paths
-from tests.programs import APART, CODE, SEWS, Machine, State, random_program
+from tests.programs import CODE, SEWS, Machine, State, program_rows, random_program
 from tests.test_memory import LOADS, STORES, plain_name
 
 RETURN_PC = 0xFFFFFFFFFFFFF000
@@ -75,7 +75,7 @@ def test_every_quantum(quantum: int, machine: Machine) -> None:
 
 @pytest.mark.parametrize(
     "row",
-    [r for r in instructions() if r.name not in APART and r.cls != "vset"],
+    program_rows(),
     ids=lambda r: r.name,
 )
 def test_every_row_in_a_block(row: Insn, machine: Machine) -> None:
