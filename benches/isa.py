@@ -6,7 +6,8 @@ elements, from integer code over scalar f16 to vectors of f16 and bf16.
 How: every kernel is one program for all emulators, compiled here by clang (PyPI ``ziglang``).
 nicemu runs in this process (``nicemu.bare.run``, which is what ``nicemu run`` calls), the others as
 processes.  A sample is CPU time of a long run minus that of a short one, per repetition, so that
-start-up, loading and printing drop out.  The emulators take turns within a round; a ratio is the
+start-up, loading and printing drop out; each of the two is the fastest of three, as what else the
+host does only ever slows a run down.  The emulators take turns within a round; a ratio is the
 median of the rounds' own ratios, with the lowest and highest in parentheses.  Before anything is
 timed, the accumulators' checksum and the count of retired instructions must be those of Spike.
 
@@ -46,6 +47,7 @@ from nicemu.errors import NicemuError
 SOURCES = Path(__file__).parent / "kernels"
 ELEMENTS = 512  # of a packet: N in bench.h
 SAMPLE = 0.25  # seconds that a long run should take
+TRIES = 3  # of a run, the fastest of which counts
 
 CFLAGS = (
     "-target riscv64-freestanding-none -mcmodel=medany -O3 -ffreestanding -fno-builtin "
@@ -309,7 +311,8 @@ def measure(kernel: Kernel, all_runners: dict[str, Run], rounds: int) -> list[Ro
             continue
 
         def sample(go: Run = go, long: int = long, short: int = short) -> float:
-            return (go(k, long).seconds - go(k, short).seconds) / (long - short)
+            fastest = {n: min(go(k, n).seconds for _ in range(TRIES)) for n in (long, short)}
+            return (fastest[long] - fastest[short]) / (long - short)
 
         jobs[name] = sample
     samples = interleaved(jobs, rounds, kernel.name)

@@ -46,6 +46,8 @@ static struct hart *hart_new(struct nicemu_cores *cores, u32 id, const nicemu_co
     h->isa = cores->isa;
     h->simd = cores->simd;
     h->vlenb = config->vlen / 8;
+    for (u32 r = 0; r < 32; r++)
+        h->vreg[r] = h->v + (size_t)r * h->vlenb;
     h->vtypes = cores->vtypes;
     h->zvfh = cores->isa->extensions >> EXT_ZVFH & 1;
     h->trap_to_guest = config->trap_to_guest;

@@ -116,9 +116,7 @@ u64 csr_read(struct hart *h, u32 number, u64 retired)
     case CSR_vl:
         return h->vl;
     case CSR_vtype:
-        return h->vt.ill ? 1ull << 63
-                         : (u64)h->vt.ma << 7 | (u64)h->vt.ta << 6 | (u64)h->vt.sew << 3 |
-                               (h->vt.lmul & 7);
+        return h->vt.ill ? 1ull << 63 : h->vt.code;
     case CSR_vlenb:
         return h->vlenb;
     case CSR_cycle:

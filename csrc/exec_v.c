@@ -23,6 +23,7 @@ static struct vtype vtype_of(u32 vtype, u32 vlenb)
 {
     int lmul = (int)sign_extend(vtype, 3), sew = vtype >> 3 & 7;
     struct vtype t = {.ill = lmul == -4 || sew > 3 || lmul < sew - 3, .key = KEY_ILL};
+    t.code = (u8)vtype;
     if (t.ill) { /* reserved, or SEW > LMUL * ELEN */
         memset(t.align, ILLEGAL_OPERAND, sizeof t.align);
         return t;
@@ -30,8 +31,6 @@ static struct vtype vtype_of(u32 vtype, u32 vlenb)
     t.vlmax = (u64)vlenb << (lmul + 3) >> (sew + 3);
     t.sew = (u8)sew;
     t.lmul = (i8)lmul;
-    t.ta = vtype >> 6 & 1;
-    t.ma = vtype >> 7 & 1;
     t.key = (u8)(1 + (vtype & 63));
     for (int k = -3; k <= 3; k++)
         t.align[3 + k] = align_of(lmul, sew, k);
@@ -47,7 +46,9 @@ void vtype_table(struct vtype table[256], u32 vlenb)
 /* rd = vl = min(avl, VLMAX) under a new vtype */
 static inline int configure(struct hart *h, const struct op *o, u64 avl, u64 vtype)
 {
-    h->vt = h->vtypes[likely(vtype < 256) ? vtype : VTYPE_ILL];
+    u64 code = likely(vtype < 256) ? vtype : VTYPE_ILL;
+    if (code != h->vt.code) /* loops ask for the same again and again */
+        h->vt = h->vtypes[code];
     h->vl = avl < h->vt.vlmax ? avl : h->vt.vlmax;
     h->vstart = 0;
     RD = h->vl;

@@ -6,7 +6,7 @@
 
 #include "vloops.h"
 
-#define VREG(r) (h->v + (size_t)(r)*h->vlenb)
+#define VREG(r) (h->vreg[r])
 
 enum { ILLEGAL_OPERAND = 0x80 };
 

@@ -130,7 +130,8 @@ struct vtype {
     u8 align[8]; /* see vec_align */
     u8 sew; /* log2 of SEW in bytes, 0..3 */
     i8 lmul; /* log2 of LMUL, -3..3 */
-    u8 ill, ta, ma;
+    u8 ill;
+    u8 code; /* low byte of the CSR: the index in hart.vtypes */
     u8 key; /* of SEW and LMUL, for op.proved; never 0 */
 };
 enum { VTYPE_ILL = 4, KEY_ILL = 255 }; /* LMUL code 4 is reserved */
@@ -158,13 +159,15 @@ struct hart {
     bool zvfh;
     u32 vlenb;
     u64 vl, vstart;
+    u8 *vreg[32]; /* where the registers are in v */
     const struct vec_loops *loops; /* for this host and the current frm */
 
     /* budget and counters */
-    u64 used; /* retired instructions + active vector elements + traps taken */
-    u64 limit; /* an instruction begins only while used < limit */
+    u64 steps; /* retired instructions + traps taken */
+    u64 elements; /* active vector elements; with the steps what the budget is charged */
+    u64 traps; /* part of the steps */
+    u64 limit; /* an instruction begins only while hart_used() < limit */
     u64 turn_end; /* at most limit: how far blocks may follow one another outside the run loop */
-    u64 elements, traps; /* parts of `used`; the rest is retired instructions */
     u64 vector_load_bytes, vector_store_bytes;
 
     /* memory */
@@ -247,12 +250,17 @@ int stop_htif(struct hart *h, const struct op *o, u64 addr);
 /* Retired instructions, those of the running block included. */
 static inline u64 hart_instret(const struct hart *h)
 {
-    return h->used - h->elements - h->traps;
+    return h->steps - h->traps;
+}
+/* What counts against the budget. */
+static inline u64 hart_used(const struct hart *h)
+{
+    return h->steps + h->elements;
 }
 /* Begin block b, charging it in full. */
 static inline int enter_block(struct hart *h, struct block *b)
 {
-    h->used += b->n;
+    h->steps += b->n;
     b->runs++;
     h->block = b;
     return b->ops[0].fn(h, b->ops, 0);
@@ -262,7 +270,7 @@ static inline int enter_block(struct hart *h, struct block *b)
 static inline int follow(struct hart *h, enum next which)
 {
     struct block *to = h->block->succ[which];
-    if (likely(to && (i64)to->bound <= (i64)(h->turn_end - h->used) &&
+    if (likely(to && (i64)to->bound <= (i64)(h->turn_end - hart_used(h)) &&
                !(to->needs & h->step_needs)))
         return enter_block(h, to);
     return (int)which;
@@ -270,7 +278,6 @@ static inline int follow(struct hart *h, enum next which)
 /* Every vector instruction calls this with the number of its active body elements. */
 static inline void count_elements(struct hart *h, u64 n)
 {
-    h->used += n;
     h->elements += n;
 }
 

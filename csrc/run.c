@@ -221,7 +221,7 @@ static bool enter_handler(struct hart *h, u64 pc)
 /* The block was charged in full when it began; take back all but its first k instructions. */
 static void charge_only(struct hart *h, struct block *b, u32 k)
 {
-    h->used -= b->n - k;
+    h->steps -= b->n - k;
     b->runs--;
     count_ops(&h->done, b->ops, k, 1);
 }
@@ -244,7 +244,7 @@ static bool leave(struct hart *h, struct block *b, int next, nicemu_stop *out)
         return false;
     }
     charge_only(h, b, k);
-    h->used++; /* a trap costs budget, or a handler that traps at once would never end */
+    h->steps++; /* a trap costs budget, or a handler that traps at once would never end */
     h->traps++;
     if (enter_handler(h, pc))
         return true;
@@ -268,7 +268,7 @@ static bool single_step(struct hart *h, nicemu_stop *out)
     decode_block(h, b, h->pc, 1);
     if (b->needs & h->missing)
         b->ops[0].fn = x_illegal;
-    h->turn_end = h->used; /* the step block has no successors, but be plain about it */
+    h->turn_end = hart_used(h); /* the step block has no successors, but be plain about it */
     int next = enter_block(h, b);
     if (next <= NX_TAKEN)
         h->pc = next == NX_TAKEN ? b->taken_pc : b->end_pc;
@@ -309,7 +309,8 @@ static void run_blocks(struct hart *h, nicemu_stop *out)
             }
             b = block_at(h, h->pc);
         }
-        u64 room = h->used < h->limit ? h->limit - h->used : 0; /* elements may have overdrawn it */
+        u64 used = hart_used(h);
+        u64 room = used < h->limit ? h->limit - used : 0; /* elements may have overdrawn it */
         if (unlikely(room < b->bound || b->needs & h->step_needs)) {
             h->pc = b->pc;
             if (room == 0 || !single_step(h, out))
@@ -317,7 +318,7 @@ static void run_blocks(struct hart *h, nicemu_stop *out)
             b = NULL;
             continue;
         }
-        h->turn_end = room < TURN ? h->limit : h->used + TURN;
+        h->turn_end = room < TURN ? h->limit : used + TURN;
         int next = enter_block(h, b);
         b = h->block; /* the last of those that followed */
         if (likely(next <= NX_TAKEN)) {
@@ -334,8 +335,8 @@ static void run_blocks(struct hart *h, nicemu_stop *out)
 void hart_run(struct hart *h, u64 budget, nicemu_stop *out)
 {
     u64 instret = hart_instret(h), elements = h->elements;
-    u64 room = UINT64_MAX - h->used;
-    h->limit = h->used + (budget < room ? budget : room);
+    u64 used = hart_used(h), room = UINT64_MAX - used;
+    h->limit = used + (budget < room ? budget : room);
     *out = (nicemu_stop){.reason = NICEMU_STOP_BUDGET};
     fp_env_enter(h);
     run_blocks(h, out);
