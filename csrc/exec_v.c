@@ -257,9 +257,8 @@ static const void *quiet_copy(struct hart *h, void *copy, const void *from, int 
 }
 
 /* Masked, or begun at vstart. */
-static __attribute__((noinline)) void compute_partial(struct hart *h, const struct op *o,
-                                                      const struct shape *shape, vloop_fn loop,
-                                                      const void *b)
+static void compute_partial(struct hart *h, const struct op *o, const struct shape *shape,
+                            vloop_fn loop, const void *b)
 {
     const struct shape s = *shape;
     u8 active[MAX_VLENB], bits[MAX_VLENB];
@@ -287,18 +286,12 @@ static __attribute__((noinline)) void compute_partial(struct hart *h, const stru
     h->vstart = 0;
 }
 
-static inline __attribute__((always_inline)) int compute(struct hart *h, const struct op *o,
-                                                         const struct shape *shape)
+/* Every element below vl. */
+static inline __attribute__((always_inline)) void compute_all(struct hart *h, const struct op *o,
+                                                              struct shape s)
 {
-    const struct shape s = *shape;
-    if (unlikely(!legal(h, o, shape)))
-        return trap_illegal(h, o);
     vloop_fn loop = h->loops->fn[o->arg][h->vt.sew];
     const void *b = operand_b(h, o, s);
-    if (unlikely(s.carries ? h->vstart != 0 : vec_partial(h, o))) {
-        compute_partial(h, o, shape, loop, b);
-        return NEXT;
-    }
     count_elements(h, h->vl);
     u8 *d = VREG(o->rd);
     if (s.mask) {
@@ -307,6 +300,28 @@ static inline __attribute__((always_inline)) int compute(struct hart *h, const s
     } else {
         loop(h, d, s.a == NONE ? d : VREG(o->rs2), b, h->vl);
     }
+}
+
+/* Not proved, masked or begun at vstart. */
+static __attribute__((noinline)) int compute_slowly(struct hart *h, const struct op *o,
+                                                    const struct shape *shape)
+{
+    const struct shape s = *shape;
+    if (!legal(h, o, shape))
+        return trap_illegal(h, o);
+    if (s.carries ? h->vstart != 0 : vec_partial(h, o))
+        compute_partial(h, o, shape, h->loops->fn[o->arg][h->vt.sew], operand_b(h, o, s));
+    else
+        compute_all(h, o, s);
+    return NEXT;
+}
+
+static inline __attribute__((always_inline)) int compute(struct hart *h, const struct op *o,
+                                                         const struct shape *shape)
+{
+    if (unlikely(o->proved != h->vt.key || h->vstart || !(shape->carries || o->vm)))
+        return compute_slowly(h, o, shape);
+    compute_all(h, o, *shape);
     return NEXT;
 }
 
