@@ -1,21 +1,16 @@
-"""Every row of the instruction table: encode, decode and disassemble agree."""
+"""Every row of the instruction table: encode, decode, disassemble and assemble agree."""
 
 from __future__ import annotations
 
 import random
-import re
 
 import pytest
 
 from nicemu._core import Cores, Insn, csrs, instructions
+from tests.assemble import MODES, OPERAND, ORDERS, F, X, assemble
 from tests.encode import encode, limits, load_constant, rows
 from tests.harts import Hart
 
-X = ["zero", "ra", "sp", "gp", "tp", "t0", "t1", "t2", "s0", "s1"]
-X += [f"a{i}" for i in range(8)] + [f"s{i}" for i in range(2, 12)] + [f"t{i}" for i in range(3, 7)]
-F = [f"ft{i}" for i in range(8)] + ["fs0", "fs1"] + [f"fa{i}" for i in range(8)]
-F += [f"fs{i}" for i in range(2, 12)] + [f"ft{i}" for i in range(8, 12)]
-MODES = ["rne", "rtz", "rdn", "rup", "rmm"]
 PC = 0x4000
 #: rm 5 and 6 are reserved; the compressed forms with register or immediate 0 mean something else.
 LEGAL_RM = (0, 1, 2, 3, 4, 7)
@@ -82,12 +77,8 @@ def operand_text(row: Insn, name: str, values: dict[str, int]) -> str:
 
 
 def expected_text(row: Insn, values: dict[str, int]) -> str:
-    operands = re.sub(
-        r"(?<=\w)([rv]m)\b|[a-z][a-z0-9]*?(?=[rv]m\b)|[a-z][a-z0-9]*",
-        lambda m: operand_text(row, m[0], values),
-        row.operands,
-    )
-    order = {(0, 0): "", (1, 0): ".aq", (0, 1): ".rl", (1, 1): ".aqrl"}
+    operands = OPERAND.sub(lambda m: operand_text(row, m[0], values), row.operands)
+    order = {bits: suffix for suffix, bits in ORDERS.items()}
     suffix = order[values["aq"], values["rl"]] if "aq" in values else ""
     return f"{row.name}{suffix} {operands}".strip()
 
@@ -100,13 +91,31 @@ def cores() -> Cores:
 @pytest.mark.parametrize("row", instructions(), ids=lambda row: row.name)
 def test_round_trip(row: Insn, cores: Cores) -> None:
     rng = random.Random(row.name)
-    for _ in range(20):
+    for _ in range(40):
         values = some_operands(row, rng)
         word = encode(row.name, **values)
         assert word & row.mask == row.match
         found = cores.decode(word)
         assert found is not None and found.name == row.name, (hex(word), values)
-        assert cores.disasm(word, PC) == (expected_text(row, values), row.size), hex(word)
+        text, size = cores.disasm(word, PC)
+        assert (text, size) == (expected_text(row, values), row.size), hex(word)
+        assert assemble(text, PC) == word, text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "fly",
+        "add a0, a1",
+        "addi a0, a1, 2048",
+        "add.aq a0, a1, a2",
+        "fadd.s fa0, fa1, fa2, dyn",
+    ],
+)
+def test_what_is_no_text(text: str) -> None:
+    with pytest.raises(ValueError):
+        assemble(text)
 
 
 def test_refusals() -> None:
