@@ -213,10 +213,10 @@ const char *nicemu_class_name(uint32_t i)
     return i < CLASS_COUNT ? class_names[i] : NULL;
 }
 
-int nicemu_decode(const nicemu_cores *cores, uint32_t word)
+void nicemu_decode(const nicemu_cores *cores, const uint32_t *words, size_t n, int16_t *rows)
 {
-    int i = isa_find(cores->isa, word);
-    return i < 0 ? NICEMU_EILLEGAL : i;
+    for (size_t i = 0; i < n; i++)
+        rows[i] = (i16)isa_find(cores->isa, words[i]);
 }
 
 int nicemu_disasm(const nicemu_cores *cores, uint32_t word, uint64_t pc, char *buf, size_t n)

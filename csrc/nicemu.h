@@ -16,8 +16,7 @@ enum {
     NICEMU_EINVAL = -2, /* an argument is outside its documented range */
     NICEMU_EFAULT = -3, /* the address range is not mapped for that hart */
     NICEMU_EOVERLAP = -4, /* the region overlaps one that is mapped already */
-    NICEMU_ENOCSR = -5, /* no such CSR */
-    NICEMU_EILLEGAL = -6 /* the word is no implemented instruction */
+    NICEMU_ENOCSR = -5 /* no such CSR */
 };
 
 /* Permissions of a region; HTIF marks the host's tohost/fromhost words. */
@@ -171,8 +170,8 @@ int nicemu_reduce(nicemu_cores *cores, const nicemu_reduction *job, uint64_t har
                   uint64_t from, uint64_t to, nicemu_reduction_end *out);
 
 /* ---- instructions as text --------------------------------------------------------------- */
-/* Row of the instruction in `word`, or NICEMU_EILLEGAL. */
-int nicemu_decode(const nicemu_cores *cores, uint32_t word);
+/* Row of the instruction in each of n words, or -1 where there is none. */
+void nicemu_decode(const nicemu_cores *cores, const uint32_t *words, size_t n, int16_t *rows);
 /* Text of `word` at `pc` into buf (at most n bytes with the final 0); its length in bytes (2 or 4).
  */
 int nicemu_disasm(const nicemu_cores *cores, uint32_t word, uint64_t pc, char *buf, size_t n);

@@ -159,7 +159,6 @@ _ERRORS: dict[int, type[Exception]] = {
     lib.NICEMU_EFAULT: ArgumentError,
     lib.NICEMU_EOVERLAP: ArgumentError,
     lib.NICEMU_ENOCSR: ArgumentError,
-    lib.NICEMU_EILLEGAL: ArgumentError,
 }
 _WORDS: dict[int, str] = {
     lib.NICEMU_ENOMEM: "the host has no memory left for it: use fewer or smaller regions",
@@ -167,7 +166,6 @@ _WORDS: dict[int, str] = {
     lib.NICEMU_EFAULT: "not mapped for this hart: map a region that holds all of it",
     lib.NICEMU_EOVERLAP: "overlaps a region that is mapped already",
     lib.NICEMU_ENOCSR: "no such CSR: see nicemu._core.csrs()",
-    lib.NICEMU_EILLEGAL: "no implemented instruction",
 }
 
 
@@ -483,8 +481,20 @@ class Cores:
 
     def decode(self, word: int) -> Insn | None:
         """The row of an instruction word, or None when it is illegal."""
-        i = lib.nicemu_decode(self._cores, word & 0xFFFFFFFF)
+        i = int(self.find(np.array([word & 0xFFFFFFFF], np.uint32))[0])
         return instructions()[i] if i >= 0 else None
+
+    def find(self, words: np.ndarray) -> np.ndarray:
+        """The row number of each uint32 word, as int16; -1 where it is illegal."""
+        words = np.ascontiguousarray(words, np.uint32)
+        rows = np.empty(words.shape, np.int16)
+        lib.nicemu_decode(
+            self._cores,
+            ffi.from_buffer("uint32_t[]", words),
+            words.size,
+            ffi.from_buffer("int16_t[]", rows, require_writable=True),
+        )
+        return rows
 
     def disasm(self, word: int, pc: int = 0) -> tuple[str, int]:
         """Text of the instruction in ``word`` at ``pc``, and its length in bytes."""

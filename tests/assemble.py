@@ -29,7 +29,7 @@ SYNTAX = {
     **dict.fromkeys(("vd", "vs1", "vs2", "vs3"), r"v\d+"),
     **dict.fromkeys(("imm", "uimm", "shamt"), r"-?\d+"),
     **dict.fromkeys(("hi20", "target"), "0x[0-9a-f]+"),
-    "csr": "[a-z]\\w+",
+    "csr": "[a-z]\\w+|0x[0-9a-f]+",
     "rm": f"(?:, (?:{'|'.join(MODES)}))?",
     "vm": r"(?:, v0\.t)?",
     "vtype": r"e\d+,mf?\d,t[au],m[au]|\d+",
@@ -80,7 +80,7 @@ def _values(name: str, written: str, pc: int) -> dict[str, int]:
     """The operands of ``encode`` that one operand of the text stands for."""
     numbers: dict[str, Callable[[str], int]] = {
         "hi20": lambda s: int(s, 16),
-        "csr": lambda s: csrs()[s],
+        "csr": lambda s: int(s, 16) if s.startswith("0x") else csrs()[s],
         "rm": lambda s: MODES.index(s[2:]) if s else 7,
         "vm": lambda s: int(not s),
         "target": lambda s: _signed(int(s, 16) - pc),

@@ -1,7 +1,7 @@
 """The text of every row against an independent disassembler, Capstone (extra ``oracle``).
 
 It is asked for real instructions, not aliases.  What is left between two ways of writing the same
-thing is evened out by ``plain``; words that it reads otherwise, and rightly, ``operands`` leaves out.
+thing is evened out by ``plain``; ``operands`` leaves out words that it rightly reads otherwise.
 """
 
 from __future__ import annotations

@@ -12,6 +12,7 @@ import pytest
 
 from nicemu import _core
 from nicemu._core import Cores, Insn, Stop, class_names, extension_names, instructions
+from tests import words
 from tests.encode import encode, fields, image, vtype
 from tests.test_encode import some_operands
 
@@ -273,6 +274,16 @@ def test_every_halfword(bench: Bench) -> None:
         if not right:
             wrong.append(hex(h))
     assert not wrong
+
+
+@pytest.mark.parametrize("part", [0, 21])
+def test_words(part: int, bench: Bench) -> None:
+    """Every row has the words that its mask says; `python -m tests.words` walks all of them."""
+    *counts, illegal = words.walk(bench.cores, part)
+    wanted = words.expected(part)
+    assert counts == wanted
+    assert illegal == (1 << 25) - sum(wanted)
+    assert words.texts(bench.cores, part) > 500
 
 
 def test_all_zeros_and_all_ones_are_illegal(bench: Bench) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from nicemu._core import Cores
 from tests.lockstep.layout import CAUSES, TRACE, Batch
 from tests.lockstep.shapes import VTYPES, Shapes, legal_vtypes
 from tests.lockstep.words import table
@@ -46,13 +47,13 @@ class Coverage:
         self.cells = np.zeros((n, 128, 2), np.int64)
         self.modes = np.zeros((n, 8, 2), np.int64)
 
-    def add(self, batch: Batch, placed: np.ndarray, handle: object, compared: np.ndarray) -> None:
+    def add(self, batch: Batch, placed: np.ndarray, cores: Cores, compared: np.ndarray) -> None:
         """Count the steps of the compared programs (a bool per slot)."""
         t = table()
         n = len(t.rows)
         rows = np.full(placed.shape, -1, np.int16)
         words, which = np.unique(placed[placed != 0], return_inverse=True)
-        rows[placed != 0] = t.find(words, handle)[which]
+        rows[placed != 0] = cores.find(words)[which]
         traced = batch.end[:, 5].astype(np.int64)
         made = (np.arange(TRACE) < traced[:, None]) & compared[:, None]
         trace = batch.trace[made]

@@ -18,7 +18,6 @@ from tests.lockstep.oracle import Oracle, OracleDied
 from tests.lockstep.shapes import learn
 from tests.lockstep.shrink import listing
 from tests.lockstep.subject import MOST, Results, Subject
-from tests.lockstep.words import table
 
 __all__ = ["Found", "Session"]
 
@@ -117,7 +116,7 @@ class Session:
         """Words without a row here that are illegal in Spike too; the mnemonics of the others."""
         rng = np.random.default_rng([self.seed, 0xBAD])
         words = nearly(CANDIDATES, rng)
-        words = words[table().find(words, self.subject.cores.handle) < 0]
+        words = words[self.subject.cores.find(words) < 0]
         legal = np.zeros(len(words), bool)
         for vtype in (0xC0, 0xC8, 0xD0, 0xD8):  # SEW 8..64, LMUL 1
             legal |= self.oracle.legal(words, vtype)
@@ -164,7 +163,7 @@ class Session:
             self.subject.run(batch, out, slot, None, MOST)
         differ = differing(batch, out) & finished
         self.tally.unfinished += int(np.count_nonzero(~finished))
-        self.coverage.add(batch, placed, self.subject.cores.handle, finished & ~differ)
+        self.coverage.add(batch, placed, self.subject.cores, finished & ~differ)
         slots = np.flatnonzero(differ).tolist()
         room = max(self.examine - self.examined, 0)
         for slot in slots[:room]:

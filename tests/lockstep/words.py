@@ -8,7 +8,6 @@ from functools import cache
 import numpy as np
 
 from nicemu._core import instructions
-from nicemu._nicemu import lib
 from tests.encode import fields, limits
 
 __all__ = ["Table", "get", "operands", "put", "simple", "table"]
@@ -53,12 +52,6 @@ class Table:
     def number(self, form: str) -> int:
         """Number of a format; -1 when no row has it."""
         return self.formats.index(form) if form in self.formats else -1
-
-    def find(self, words: np.ndarray, handle: object) -> np.ndarray:
-        """The row of each word (uint32), -1 where there is none."""
-        decode = lib.nicemu_decode
-        found = [decode(handle, word) for word in words.tolist()]
-        return np.maximum(np.array(found, np.int16), -1)
 
 
 @cache
