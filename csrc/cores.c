@@ -223,7 +223,7 @@ uint64_t nicemu_get_pc(const nicemu_cores *cores, uint32_t hart)
 int nicemu_set_pc(nicemu_cores *cores, uint32_t hart, uint64_t pc)
 {
     struct hart *h = hart_of(cores, hart);
-    if (!h || pc & 1)
+    if (!h || pc % isa_ialign(h->isa))
         return NICEMU_EINVAL;
     h->pc = pc;
     return NICEMU_OK;
@@ -269,7 +269,7 @@ int nicemu_csr_set(nicemu_cores *cores, uint32_t hart, uint32_t csr, uint64_t va
 int nicemu_reset(nicemu_cores *cores, uint32_t hart, uint64_t pc)
 {
     struct hart *h = hart_of(cores, hart);
-    if (!h || pc & 1)
+    if (!h || pc % isa_ialign(h->isa))
         return NICEMU_EINVAL;
     memset(h->x, 0, sizeof h->x);
     memset(h->f, 0, sizeof h->f);
@@ -349,7 +349,7 @@ int nicemu_call(nicemu_cores *cores, uint32_t hart, uint64_t pc, uint64_t sp,
                 const uint64_t args[4], uint64_t budget, nicemu_stop *out)
 {
     struct hart *h = hart_of(cores, hart);
-    if (!h || pc & 1)
+    if (!h || pc % isa_ialign(h->isa))
         return NICEMU_EINVAL;
     watch(cores, h);
     hart_call(h, pc, sp, args, budget, out);

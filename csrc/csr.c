@@ -227,7 +227,7 @@ void csr_write(struct hart *h, u32 number, u64 v)
         h->mscratch = v;
         break;
     case CSR_mepc:
-        h->mepc = v & ~1ull;
+        h->mepc = v & -isa_ialign(h->isa);
         break;
     case CSR_mcause:
         h->mcause = v;

@@ -446,6 +446,8 @@ bool isa_decode(const struct isa *isa, u32 word, u64 pc, struct op *o)
     const struct insn_row *row = &insn_rows[i];
     decode_operands(row->format, o->len == 2 ? word & 0xffff : word, pc, o);
     o->fn = isa->fn[i];
+    if (isa_ialign(isa) == 4 && (row->cls == CLASS_BRANCH || row->cls == CLASS_JUMP))
+        o->fn = jump_to_word(o->fn, (u64)o->imm);
     o->id = (u16)i;
     o->arg = row->arg;
     o->needs = needs_of(row, o);

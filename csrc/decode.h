@@ -30,6 +30,11 @@ struct isa {
 
 u64 isa_extensions(u64 requested); /* closes the set under the derived rows of ext.def */
 void isa_build(struct isa *isa, u64 extensions);
+/* What addresses of instructions are multiples of. */
+static inline u64 isa_ialign(const struct isa *isa)
+{
+    return isa->extensions >> EXT_C & 1 ? 2 : 4;
+}
 /* Bytes of the instruction that starts with this halfword. */
 static inline unsigned insn_len(u32 word)
 {

@@ -21,6 +21,7 @@ BODY(li)
 
 /* ---- control flow: targets are absolute, computed when decoded -------------------------- */
 
+/* name_astray: its target is no multiple of 4, and there is no C */
 #define BRANCH(name, cond)                                                                         \
     BODY(name)                                                                                     \
     {                                                                                              \
@@ -28,18 +29,32 @@ BODY(li)
         if (cond)                                                                                  \
             return follow(h, NX_TAKEN);                                                            \
         return follow(h, NX_FALL);                                                                 \
+    }                                                                                              \
+    static BODY(name##_astray)                                                                     \
+    {                                                                                              \
+        u64 a = RS1, b = RS2;                                                                      \
+        if (cond)                                                                                  \
+            return trap(h, o, CAUSE_MISALIGNED, IMM);                                              \
+        return follow(h, NX_FALL);                                                                 \
     }
-BRANCH(beq, a == b)
-BRANCH(bne, a != b)
-BRANCH(blt, (i64)a < (i64)b)
-BRANCH(bge, (i64)a >= (i64)b)
-BRANCH(bltu, a < b)
-BRANCH(bgeu, a >= b)
+#define BRANCHES(B)                                                                                \
+    B(beq, a == b)                                                                                 \
+    B(bne, a != b)                                                                                 \
+    B(blt, (i64)a < (i64)b)                                                                        \
+    B(bge, (i64)a >= (i64)b)                                                                       \
+    B(bltu, a < b)                                                                                 \
+    B(bgeu, a >= b)
+BRANCHES(BRANCH)
 
 BODY(jal)
 {
     RD = op_next_pc(h, o);
     return follow(h, NX_TAKEN);
+}
+
+static BODY(jal_astray)
+{
+    return trap(h, o, CAUSE_MISALIGNED, IMM);
 }
 
 BODY(jalr)
@@ -48,4 +63,29 @@ BODY(jalr)
     RD = op_next_pc(h, o);
     h->pc = target;
     return NX_JUMP;
+}
+
+static BODY(jalr_to_word)
+{
+    u64 target = (RS1 + IMM) & ~1ull;
+    if (target & 2)
+        return trap(h, o, CAUSE_MISALIGNED, target);
+    return x_jalr(h, o, last);
+}
+
+op_fn jump_to_word(op_fn plain, u64 target)
+{
+    static const struct {
+        op_fn plain, astray;
+    } rows[] = {
+#define ROW(name, cond) {x_##name, x_##name##_astray},
+        BRANCHES(ROW) ROW(jal, true)
+#undef ROW
+    };
+    if (plain == x_jalr)
+        return x_jalr_to_word;
+    for (unsigned i = 0; target & 2 && i < COUNT_OF(rows); i++)
+        if (rows[i].plain == plain)
+            return rows[i].astray;
+    return plain;
 }

@@ -47,6 +47,7 @@ enum mode { MODE_U = 0, MODE_M = 3 };
 
 /* Exception codes of the privileged manual. */
 enum cause {
+    CAUSE_MISALIGNED = 0, /* a jump to no multiple of 4, without C */
     CAUSE_FETCH = 1,
     CAUSE_ILLEGAL = 2,
     CAUSE_BREAK = 3,
@@ -290,6 +291,10 @@ int x_end(struct hart *h, const struct op *o, u64 last); /* end of a block that 
 int x_illegal(struct hart *h, const struct op *o, u64 last); /* no such instruction */
 int x_fetch_fault(struct hart *h, const struct op *o,
                   u64 last); /* imm = the address out of reach */
+
+/* exec_i.c: without C, the body in place of `plain` that traps where a jump or branch would go to
+ * no multiple of 4 (IALIGN = 32); `target` is that of a direct one */
+op_fn jump_to_word(op_fn plain, u64 target);
 
 /* exec_fuse.c */
 void fuse(struct block *b); /* pick faster forms of the integer instructions of a new block */

@@ -17,6 +17,7 @@ from nicemu import _core
 from nicemu._core import BUDGET, FAULT, Cores, Counters, Stop
 from nicemu.elf import Elf
 from nicemu.errors import ArgumentError, Fault, FaultError, FileFormatError
+from nicemu.isa import extensions
 
 __all__ = ["MEMORY", "QUANTUM", "RAM", "Outcome", "run"]
 
@@ -58,6 +59,7 @@ def run(
     vlen: int = 512,
     memory: int = MEMORY,
     budget: int = 10**10,
+    isa: str | None = None,
 ) -> Outcome:
     """Run an executable until one of its cores exits through tohost.
 
@@ -75,6 +77,8 @@ def run(
         vlen: bits of a vector register: 128, 256, 512 or 1024.
         memory: bytes of RAM, rounded up to whole pages of 4096; untouched ones cost nothing.
         budget: most instructions + vector elements of each core.
+        isa: an ISA string such as "rv64imac_zicsr": what it does not name, or need, is off and
+            traps.  None: everything is on.
 
     Raises:
         ArgumentError: an argument is out of range.
@@ -85,7 +89,8 @@ def run(
         raise ArgumentError(f"memory of {memory} bytes: use {PAGE}..{MOST_MEMORY}")
     if budget < 1:
         raise ArgumentError(f"budget {budget}: use 1 or more")
-    harts = Cores(cores, vlen, trap_to_guest=True)
+    on = None if isa is None else extensions(isa, vlen)
+    harts = Cores(cores, vlen, trap_to_guest=True, extensions=on)
     tohost = _place(harts, elf, memory + -memory % PAGE)
     for i in range(cores):
         harts.reset(elf.entry, i)

@@ -329,6 +329,7 @@ def _show_cores(columns: Sequence[str], rows: Sequence[Sequence[int]]) -> None:
 @click.option("--cores", type=int, default=1, show_default=True, help="1..64.")
 @click.option("--vlen", type=int, default=512, show_default=True, help="128, 256, 512 or 1024.")
 @click.option("--memory", default="256M", show_default=True, help="Bytes of RAM.")
+@click.option("--isa", help="Extensions that are on, e.g. rv64imac_zicsr; all unless given.")
 @click.option(
     "--budget", type=int, default=10**10, show_default=True,
     help="Most instructions + vector elements of each core.",
@@ -341,6 +342,7 @@ def run(
     cores: int,
     vlen: int,
     memory: str,
+    isa: str | None,
     budget: int,
     as_json: bool,
 ) -> None:
@@ -364,7 +366,9 @@ def run(
 
     elf = load_elf(file)
     try:
-        outcome = bare.run(elf, write, cores=cores, vlen=vlen, memory=_bytes(memory), budget=budget)
+        outcome = bare.run(
+            elf, write, cores=cores, vlen=vlen, memory=_bytes(memory), budget=budget, isa=isa
+        )
     finally:
         out.flush()
     if as_json:

@@ -338,6 +338,17 @@ def test_run_refuses(tmp_path: Path) -> None:
     refused(nic("run", elf(tmp_path, bytes(4))), path, "illegal instruction", "0x80000000")
 
 
+def test_run_with_extensions_off(tmp_path: Path) -> None:
+    path = elf(tmp_path, printing(b"hi\n", 0))
+    for isa in ("rv64i", "RV64GC", "rv64gcv_zvl512b"):
+        assert nic("run", path, "--isa", isa).exit_code == 0
+    refused(nic("run", path, "--isa", "rv64gcx"), "'rv64gcx'", "'x' is unknown", "zvfbfwma")
+    refused(nic("run", path, "--isa", "rv64gcv_zvl512b", "--vlen", 256), "zvl512b", "256")
+    multiply = code_bytes([encode("mul", rd=5, rs1=6, rs2=7)])
+    path = elf(tmp_path, multiply)
+    refused(nic("run", path, "--isa", "rv64iac"), path, "illegal instruction", "0x80000000")
+
+
 def test_what_a_program_printed_before_its_fault_is_shown(tmp_path: Path) -> None:
     code = code_bytes(store_tohost(CHARACTER | ord("a"))) + bytes(4)
     result = nic("run", elf(tmp_path, code))

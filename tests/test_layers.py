@@ -26,7 +26,7 @@ LEVELS: tuple[tuple[str, ...], ...] = (
     ("_nicemu",),  # the C core
     ("errors",),
     ("dtypes", "machine", "_core"),
-    ("image", "elf", "gradients"),  # data: ABI and files
+    ("image", "elf", "gradients", "isa"),  # data: ABI, files, names
     ("compile",),
     ("builtin",),
     ("reference", "reference.scalar", "reference.streams"),
