@@ -1,9 +1,10 @@
 """The arithmetic of every vector FP row, in five rounding modes, against MPFR, flags included.
 
-test_vector.py is about which elements; this is about what is computed: many operand tuples, all
-65,536 values where one f16 or bf16 number is converted, and the two host paths against each other
-on far more than the oracle has time for.  NICEMU_FP_COUNT sets the tuples per row, SEW and mode
-(default 400), NICEMU_VECTOR_ROUNDS the rounds of the comparison of paths.
+test_vector.py is about which elements; this is about what is computed: many operand tuples (the
+cases of fp_vector.py), all 65,536 values where one f16 or bf16 number is converted, and the two
+host paths against each other on far more than the oracle has time for.  NICEMU_FP_COUNT sets the
+tuples per row, SEW and mode (default 400), NICEMU_VECTOR_ROUNDS the rounds of the comparison of
+paths.
 """
 
 from __future__ import annotations
@@ -11,184 +12,63 @@ from __future__ import annotations
 import itertools
 import os
 import zlib
-from collections.abc import Iterator
-from functools import cache
 
 import numpy as np
 import pytest
 
-from nicemu import _core
-from nicemu._core import Insn, instructions
+from nicemu._core import instructions
 from tests import mpfr_oracle as oracle
-from tests import vector_model as model
-from tests.encode import encode, limits, vtype
-from tests.fp_operands import integers, tuples
-from tests.harts import Hart, simd_paths
-from tests.mpfr_oracle import BF16, F16, F32, MODES, RNE, Bits, Flags, Format
+from tests.encode import encode, vtype
+from tests.fp_operands import tuples
+from tests.fp_vector import (
+    CAPACITY,
+    CASES,
+    PATHS,
+    RUN,
+    VD,
+    Case,
+    execute,
+    hart,
+    operand_fields,
+    vlmax,
+)
+from tests.mpfr_oracle import BF16, F16, F32, MODES, RNE, Bits, Flags
 
 COUNT = int(os.environ.get("NICEMU_FP_COUNT", "400"))
 ROUNDS = int(os.environ.get("NICEMU_VECTOR_ROUNDS", "1"))
-PATHS = simd_paths()
-VLEN = 1024
-VD, VS2, VS1 = 8, 16, 24
-ROWS = tuple(row for row in instructions() if model.is_fp(row.name))
-CASES = [(row, sew) for row in ROWS for sew in model.SEWS if model.fp_row(row.name, sew)]
 
 
-@cache
-def hart(path: str) -> Hart:
-    return Hart(simd=path, vlen=VLEN)
-
-
-def operands_of(row: Insn) -> dict[str, int]:
-    given = {"vd": VD, "vs2": VS2, "vs1": VS1, "rs1": 10, "vm": 1}
-    return {k: v for k, v in given.items() if k in limits(row.format)}
-
-
-def put(h: Hart, reg: int, kind: Format | int, values: Bits) -> None:
-    raw = values.astype(f"<u{model.width_of(kind) // 8}").view(np.uint8)
-    h.v.reshape(-1)[reg * VLEN // 8 :][: len(raw)] = raw
-
-
-def get(h: Hart, kind: Format | int, n: int) -> Bits:
-    if kind == 1:
-        bits = np.unpackbits(h.v[VD : VD + 8].reshape(-1), bitorder="little")
-        return bits[:n].astype(np.uint64)
-    width = model.width_of(kind) // 8
-    raw = h.v.reshape(-1)[VD * VLEN // 8 :][: n * width]
-    return raw.view(f"<u{width}").astype(np.uint64)
-
-
-def run(path: str, row: Insn, sew: int, rm: int, a: Bits, b: Bits, d: Bits) -> tuple[Bits, int]:
-    """One instruction over at most VLMAX elements (LMUL 4): results and the flags they raised."""
-    h, fp, n = hart(path), model.fp_row(row.name, sew), len(a)
-    assert fp is not None
-    h.set_csr("mstatus", 0x6600)
-    h.set_csr("frm", rm)
-    h.load(
-        [
-            encode("vsetvli", rd=5, rs1=6, vtype=vtype(sew, "m4")),
-            encode(row.name, **operands_of(row)),
-        ]
-    )
-    h.x[6] = n
-    if fp.a is not None:
-        put(h, VS2, fp.a, a)
-    if fp.b is not None:
-        put(h, VS1, fp.b, b)
-        h.f[10] = int(b[0]) | (1 << 64) - (1 << fp.b.width)
-    if fp.reads_d:
-        put(h, VD, fp.d, d)
-    h.set_csr("fflags", 0)
-    stop = h.step(n + 1)
-    assert stop.reason == _core.BUDGET and stop.elements == n, stop
-    return get(h, fp.d, n), h.csr("fflags")
-
-
-def vlmax(sew: int) -> int:
-    return 4 * VLEN // sew
-
-
-def columns(row: Insn, sew: int, n: int, seed: int) -> list[Bits]:
-    """n values each of vs2, vs1 and vd in the formats of the row."""
-    fp = model.fp_row(row.name, sew)
-    assert fp is not None
-    kinds = [fp.a, fp.b, fp.d if fp.reads_d else None]
-    out = []
-    for i, kind in enumerate(kinds):
-        if isinstance(kind, int):
-            out.append(integers(n, seed)[:n] & np.uint64((1 << kind) - 1))
-        elif kind is None:
-            out.append(np.zeros(n, np.uint64))
-        else:
-            same = [k for k in kinds if isinstance(k, Format)]
-            related = len(set(same)) == 1
-            arity = len(same) if related else 1
-            column = tuples(kind, arity, n, seed if related else seed + i)
-            out.append(column[min(i, arity - 1)][:n])
-    if row.format in ("VF", "VFA", "VF0"):  # one scalar for many elements
-        out[1] = np.repeat(out[1][:: vlmax(sew)], vlmax(sew))[:n]
-    return out
-
-
-def chunks(sew: int, n: int) -> Iterator[slice]:
-    for at in range(0, n, vlmax(sew)):
-        yield slice(at, min(at + vlmax(sew), n))
-
-
-def compare(row: Insn, sew: int, rm: int, a: Bits, b: Bits, d: Bits) -> None:
-    """Results against the oracle's; flags are those of a whole vector, then of single elements."""
-    fp = model.fp_row(row.name, sew)
-    assert fp is not None
-    bits, flags = fp.lanes(rm, a, b, d)
-    mask = (1 << model.width_of(fp.d)) - 1
-    bits = bits & np.uint64(mask)
-    for path, part in itertools.product(PATHS, list(chunks(sew, len(a)))):
-        got, raised = run(path, row, sew, rm, a[part], b[part], d[part])
-        wrong = np.flatnonzero(got != bits[part])
-        where = f"{row.name} e{sew} rm {rm} {path}"
-        if len(wrong):
-            i = part.start + int(wrong[0])
-            text = f"{a[i]:#x} {b[i]:#x} {d[i]:#x}: {got[wrong[0]]:#x}, not {bits[i]:#x}"
-            pytest.fail(f"{where}: {text}")
-        assert raised == int(np.bitwise_or.reduce(flags[part])), where
-
-
-def compare_flags(row: Insn, sew: int, rm: int, a: Bits, b: Bits, d: Bits) -> None:
-    """Elements sorted by the flags they raise, so that no other element hides a flag."""
-    fp = model.fp_row(row.name, sew)
-    assert fp is not None
-    _, flags = fp.lanes(rm, a, b, d)
-    scalar = row.format in ("VF", "VFA", "VF0")
-    for value in np.unique(flags):
-        chosen = np.flatnonzero(flags == value)
-        if scalar:  # those of one scalar
-            chosen = chosen[b[chosen] == b[chosen[0]]]
-        chosen = chosen[: vlmax(sew)]
-        for path in PATHS:
-            _, raised = run(path, row, sew, rm, a[chosen], b[chosen], d[chosen])
-            assert raised == value, f"{row.name} e{sew} rm {rm} {path}: {raised}, not {value}"
-
-
-@pytest.mark.parametrize(("row", "sew"), CASES, ids=lambda p: getattr(p, "name", f"e{p}"))
-def test_against_mpfr(row: Insn, sew: int) -> None:
-    seed = zlib.crc32(row.name.encode()) + sew
-    rounds = not row.cls.endswith("misc")
-    n = COUNT if sew > 8 else 256
-    for rm in MODES if rounds else (RNE,):
-        a, b, d = columns(row, sew, n, seed + rm)
-        compare(row, sew, rm, a, b, d)
-        compare_flags(row, sew, rm, a, b, d)
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.label)
+def test_against_mpfr(case: Case) -> None:
+    assert not case.differences(case.operands(COUNT if case.sew > 8 else 256))
 
 
 ALL16 = np.arange(1 << 16, dtype=np.uint64)
-UNARY = [
-    (row, sew)
-    for row, sew in CASES
-    if (fp := model.fp_row(row.name, sew)) and fp.b is None and fp.a in (F16, BF16)
-]
+UNARY = [case for case in CASES if case.unary_16_bit]
 
 
-@pytest.mark.parametrize(("row", "sew"), UNARY, ids=lambda p: getattr(p, "name", f"e{p}"))
-def test_all_values(row: Insn, sew: int) -> None:
+@pytest.mark.parametrize("case", UNARY, ids=lambda case: case.label)
+def test_all_values(case: Case) -> None:
     """Every f16 or bf16 number, one mode (the others are in test_against_mpfr)."""
-    rm = zlib.crc32(row.name.encode()) % 5 if ROUNDS == 1 else RNE
     zero = np.zeros(1 << 16, np.uint64)
-    compare(row, sew, rm, ALL16, zero, zero)
+    mode = zlib.crc32(case.label.encode()) % 5
+    assert not case.differences([ALL16, zero, zero], [mode])
 
 
 @pytest.mark.parametrize("rm", MODES)
 def test_all_values_back_to_bf16(rm: int) -> None:
     """Every bf16 number, as f32 and with something below its last place, rounded to bf16."""
-    row = next(r for r in ROWS if r.name == "vfncvtbf16.f.f.w")
+    case = next(c for c in CASES if c.name == "vfncvtbf16.f.f.w")
     below = np.array([0, 1, 0x7FFF, 0x8000, 0x8001, 0xFFFF], np.uint64)
     a = (ALL16[:: 1 if rm == RNE else 7, None] << np.uint64(16) | below).reshape(-1)
+    a = a[: len(a) // vlmax(16) * vlmax(16)]
+    zero = np.zeros(len(a), np.uint64)
     want, flags = narrow_bf16(a, rm)
-    zero = np.zeros(vlmax(16), np.uint64)
-    for path, part in itertools.product(PATHS, list(chunks(16, len(a)))):
-        got, raised = run(path, row, 16, rm, a[part], zero[: len(a[part])], zero[: len(a[part])])
-        assert np.array_equal(got, want[part]), (path, rm, hex(int(a[part][got != want[part]][0])))
-        assert raised == int(np.bitwise_or.reduce(flags[part])), (path, rm)
+    raised = np.bitwise_or.reduce(flags.reshape(-1, vlmax(16)), axis=1)
+    for part in (slice(i, i + CAPACITY) for i in range(0, len(a), CAPACITY)):
+        vectors = slice(part.start // vlmax(16), part.stop // vlmax(16))
+        columns = [a[part], zero[part], zero[part]]
+        assert not case.compare(rm, columns, vlmax(16), want[part], raised[vectors])
 
 
 def narrow_bf16(a: Bits, rm: int) -> tuple[Bits, Flags]:
@@ -238,20 +118,16 @@ def test_narrow_bf16_is_mpfr() -> None:
         assert np.array_equal(bits, want) and np.array_equal(flags, raised), rm
 
 
-@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
-def test_paths_agree(row: Insn) -> None:
+@pytest.mark.skipif(len(PATHS) < 2, reason="this machine has one host path")
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.label)
+def test_paths_agree(case: Case) -> None:
     """Both host paths, more operands than the oracle has time for: the same bits and flags."""
-    if len(PATHS) < 2:
-        pytest.skip("this machine has one host path")
-    for sew, rm in itertools.product(model.SEWS, (0, 1, 2, 3)):
-        if model.fp_row(row.name, sew) is None:
-            continue
-        for i in range(ROUNDS):
-            seed = zlib.crc32(row.name.encode()) + 8 * sew + rm + 1000 * (i + 1)
-            a, b, d = columns(row, sew, 5 * vlmax(sew) - 3, seed)
-            for part in chunks(sew, len(a)):
-                first, second = (run(p, row, sew, rm, a[part], b[part], d[part]) for p in PATHS)
-                assert np.array_equal(first[0], second[0]) and first[1] == second[1], (sew, rm)
+    vl = 1 if case.fp.over == "first" else RUN if case.scalar else vlmax(case.sew)
+    for rm, i in itertools.product(MODES, range(ROUNDS)):
+        operands = case.operands(5 * RUN if vl == 1 else 5 * vl, 1 + rm + 5 * i)
+        portable, host = (execute(path, case, rm, vl, operands) for path in PATHS)
+        np.testing.assert_array_equal(portable[0], host[0])
+        np.testing.assert_array_equal(portable[1], host[1])
 
 
 @pytest.mark.parametrize("path", PATHS)
@@ -281,12 +157,12 @@ def test_scalars_must_be_boxed(path: str) -> None:
             h.load(
                 [
                     encode("vsetivli", rd=0, uimm=1, vtype=vtype(sew, "m1")),
-                    encode(row.name, **operands_of(row)),
+                    encode(row.name, **operand_fields(row)),
                 ]
             )
             h.v[:] = 0
             h.v[0] = 255
             h.f[10] = f
             h.step(3)
-            got = int(get(h, kind, 1)[0])
+            got = int.from_bytes(h.v[VD, : kind.width // 8].tobytes(), "little")
             assert (got != kind.nan) == good, (name, hex(f), hex(got))

@@ -211,6 +211,9 @@ class FpRow(NamedTuple):
     b: Format | None
     lanes: FpLanes
     reads_d: bool = False
+    #: "each": of every element; "first": of element 0 alone; "fold": of the elements of vs2 one
+    #: after another, b being what came of those before
+    over: str = "each"
 
 
 def neg(f: Format, a: Bits) -> Bits:
@@ -364,7 +367,11 @@ def _convert(source: Format, target: Format) -> FpLanes:
 
 
 def fp_row(name: str, sew: int) -> FpRow | None:
-    """What an FP row means at a SEW; None when it means nothing there ."""
+    """What an FP row means at a SEW; None when it means nothing there.
+
+    Raises:
+        KeyError: no row of that name is known here.
+    """
     f, wide = FORMATS.get(sew), FORMATS.get(2 * sew)
     base, _, form = name.partition(".")
     op = base[2:]
@@ -376,6 +383,8 @@ def fp_row(name: str, sew: int) -> FpRow | None:
         if base == "vfncvtbf16":
             return FpRow(BF16, F32, None, _convert(F32, BF16))
         return FpRow(F32, BF16, BF16, _fma(F32, BF16, False, False, False), True)
+    if is_reduction(base):
+        return _fp_reduction(base, f, wide)
     if base in ("vfcvt", "vfwcvt", "vfncvt"):
         return _conversion(base, form.split("."), sew)
     if base.startswith("vmf"):
@@ -408,7 +417,21 @@ def fp_row(name: str, sew: int) -> FpRow | None:
         return FpRow(f, f, None, _exact(lambda a, b: oracle.classify(f, a)))
     if name == "vfmv.v.f":
         return FpRow(f, None, f, _exact(lambda a, b: b))
+    if name == "vfmv.f.s":
+        return FpRow(f, f, None, _exact(lambda a, b: a), over="first")
+    if name in MOVES:
+        return FpRow(f, f, f, _exact(lambda a, b: b), over="first")
     raise KeyError(name)
+
+
+def _fp_reduction(base: str, f: Format | None, wide: Format | None) -> FpRow | None:
+    """One step: the next element (a) joins the result so far (b)."""
+    kind, d = base.split("red")[1], wide if base.startswith("vfw") else f
+    if f is None or d is None:
+        return None
+    if kind in ("min", "max"):
+        return FpRow(f, f, f, lambda rm, a, b, d: oracle.select(kind, f, b, a), over="fold")
+    return FpRow(d, f, d, _two("add", d, f, d, swap=True), over="fold")
 
 
 def _conversion(base: str, form: Sequence[str], sew: int) -> FpRow | None:
@@ -436,10 +459,14 @@ def _conversion(base: str, form: Sequence[str], sew: int) -> FpRow | None:
     return FpRow(f, g, None, _convert(g, f))
 
 
+#: What they do besides putting the scalar into element 0 (with all mask bits set) is _move's,
+#: _merge's and _move_element's.
+MOVES = ("vfmv.s.f", "vfmerge.vfm", "vfslide1up.vf", "vfslide1down.vf")
+
+
 def is_fp(name: str) -> bool:
-    """Does `fp_row` describe it?"""
-    moves = ("vfmv.f.s", "vfmv.s.f", "vfmerge.vfm", "vfirst.m", "vfslide1up.vf", "vfslide1down.vf")
-    if is_reduction(name) or name in moves:
+    """Does `fp_row` say all about it?"""
+    if is_reduction(name) or name in (*MOVES, "vfmv.f.s", "vfirst.m"):
         return False
     return name.startswith(("vf", "vmf"))
 
@@ -825,14 +852,12 @@ def _reduce(base: str, o: Operands, s: State) -> State | None:
             alone = np.array([value], np.uint64)
             if oracle.is_nan(f, alone)[0]:
                 value, fflags = f.nan, fflags | (oracle.NV if oracle.is_snan(f, alone)[0] else 0)
+        row = fp_row(base, w)
+        assert row is not None
         for i in active:
-            x, flags = widened(FORMATS[w], f, np.array([values[i]], np.uint64))
-            y = np.array([value], np.uint64)
-            if kind in ("min", "max"):
-                bits, more = oracle.select(kind, f, y, x)
-            else:
-                bits, more = oracle.arithmetic("add", f, s.frm, y, x)
-            value, fflags = int(bits[0]), fflags | int(flags[0] | more[0])
+            x, y = np.array([values[i]], np.uint64), np.array([value], np.uint64)
+            bits, flags = row.lanes(s.frm, x, y, y)
+            value, fflags = int(bits[0]), fflags | int(flags[0])
     else:
         unsigned = kind.endswith("u") or kind in ("and", "or", "xor")
         xs = [values[i] if unsigned else signed(values[i], w) for i in active]
