@@ -175,10 +175,10 @@ class _Parser:
                 "link it to fixed addresses (-static -no-pie)"
             )
         segments = self.segments(self.rows(PROGRAM, phoff, phnum, phentsize, "program header"))
-        if entry % 2 or not any(
-            s.executable and s.address <= entry < s.address + len(s.data) for s in segments
-        ):
-            raise self.bad(f"entry {entry:#x} is odd or not in an executable segment")
+        # whether that segment is marked executable does not matter: RAM is executable, and linker
+        # scripts in use leave the flags of all their segments at 0
+        if entry % 2 or not any(s.address <= entry < s.address + len(s.data) for s in segments):
+            raise self.bad(f"entry {entry:#x} is odd or in no segment of the file")
         sections = self.rows(SECTION, shoff, shnum, shentsize, "section header")
         code = self.code(sections) or [(s.address, s.data) for s in segments if s.executable]
         return Elf(self.name, entry, tuple(segments), tuple(sorted(code)), self.symbols(sections))

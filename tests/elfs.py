@@ -29,10 +29,11 @@ class Image:
     elf_class: int = 2
     data: int = 1
     sections: bool = True
+    flags: int = 5  # of the code's segment
 
 
 def build(image: Image) -> bytes:
-    segments = [(image.base, image.code, len(image.code), 5)]
+    segments = [(image.base, image.code, len(image.code), image.flags)]
     segments += [(at, data, size, 6) for at, data, size in image.extra]
     strings, symbols = b"\0", bytes(24)
     for name, value in image.symbols.items():

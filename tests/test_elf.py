@@ -49,6 +49,13 @@ def test_without_sections_the_segments_are_the_code() -> None:
     assert elf.symbols == {}
 
 
+def test_the_entry_may_be_in_a_segment_without_flags() -> None:
+    """As linker scripts write them that name their segments; the sections say what is code."""
+    elf = parse_elf(build(Image(endless(), flags=0)))
+    assert elf.entry == BASE
+    assert [(at, bytes(data)) for at, data in elf.code] == [(BASE, endless())]
+
+
 CODE = endless()
 REFUSED = [
     (build(Image(CODE, machine=62)), r"machine 62 \(x86-64\) is not RISC-V"),
