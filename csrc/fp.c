@@ -2,7 +2,7 @@
  * Owns nothing else; no host floating point here. */
 #include "fp.h"
 
-#define FP_FORMAT(name, ...)                                                                       \
+#define NUMBER(name, ...)                                                                          \
     u64 name##_add(u64 a, u64 b, int rm, u32 *flags)                                               \
     {                                                                                              \
         return fp_add(&fp_##name, a, b, rm, flags);                                                \
@@ -52,4 +52,4 @@
         return fp_from_int(&fp_##name, v, is_signed, rm, flags);                                   \
     }
 
-FP_FORMATS(FP_FORMAT)
+#include "number.def"

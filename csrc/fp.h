@@ -1,5 +1,5 @@
 /* fp.h: IEEE 754 arithmetic in integer code, exact to the bit and to the flag on every host.
- * Owns: the number formats (one row each), rounding (fp_round, the only place), what a NaN result
+ * Owns: what the rows of number.def mean, rounding (fp_round, the only place), what a NaN result
  * is (fp_nan, the only place), and the operations.  Knows nothing of harts: the rounding mode and
  * the flags are parameters.  The host's FP unit belongs in exec_f_avx2.c and the vector loops.
  *
@@ -25,17 +25,10 @@ struct fp_format {
     u64 nan; /* the canonical NaN */
 };
 
-/* name, width, exponent bits, stored mantissa bits, canonical NaN */
-#define FP_FORMATS(ROW)                                                                            \
-    ROW(f16, 16, 5, 10, 0x7e00)                                                                    \
-    ROW(bf16, 16, 8, 7, 0x7fc0)                                                                    \
-    ROW(f32, 32, 8, 23, 0x7fc00000)                                                                \
-    ROW(f64, 64, 11, 52, 0x7ff8000000000000)
-
 /* Here and not in fp.c, so that the compiler sees the constants. */
-#define FP_FORMAT(name, ...) static const struct fp_format fp_##name = {__VA_ARGS__};
-FP_FORMATS(FP_FORMAT)
-#undef FP_FORMAT
+#define NUMBER(name, ...) static const struct fp_format fp_##name = {__VA_ARGS__};
+#include "number.def"
+#undef NUMBER
 
 #define FP_INLINE static inline __attribute__((always_inline))
 
@@ -538,7 +531,7 @@ FP_INLINE u64 fp_from_int(const struct fp_format *f, u64 v, bool is_signed, int 
 
 /* ---- one function per format, out of line ----------------------------------------------- */
 
-#define FP_FORMAT_FUNCTIONS(name, ...)                                                             \
+#define NUMBER(name, ...)                                                                          \
     u64 name##_add(u64 a, u64 b, int rm, u32 *flags);                                              \
     u64 name##_sub(u64 a, u64 b, int rm, u32 *flags);                                              \
     u64 name##_mul(u64 a, u64 b, int rm, u32 *flags);                                              \
@@ -551,6 +544,7 @@ FP_INLINE u64 fp_from_int(const struct fp_format *f, u64 v, bool is_signed, int 
     u64 name##_to_f64(u64 a, int rm, u32 *flags);                                                  \
     u64 name##_to_int(u64 a, int rm, u32 width, bool is_signed, u32 *flags);                       \
     u64 name##_from_int(u64 v, bool is_signed, int rm, u32 *flags);
-FP_FORMATS(FP_FORMAT_FUNCTIONS)
+#include "number.def"
+#undef NUMBER
 
 #endif

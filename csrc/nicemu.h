@@ -169,6 +169,41 @@ typedef struct {
 int nicemu_reduce(nicemu_cores *cores, const nicemu_reduction *job, uint64_t hart_mask,
                   uint64_t from, uint64_t to, nicemu_reduction_end *out);
 
+/* ---- the wire --------------------------------------------------------------------------- */
+/* A frame is NICEMU_HEAD_BYTES of headers, the payload, 0..3 pad bytes and the ICRC. */
+enum { NICEMU_HEAD_BYTES = 86, NICEMU_MAX_PAYLOAD = 4096, NICEMU_MAX_FRAME = 86 + 4096 + 4 };
+
+enum { NICEMU_UP = 1, NICEMU_DOWN = 2 }; /* kinds: a contribution, a result */
+enum {
+    NICEMU_PARTIAL = 1, /* the payload is an unfinished accumulator */
+    NICEMU_EMPTY = 2, /* an arrival without data: count is 0 */
+    NICEMU_MOVED = 4 /* the payload is copied, not added */
+};
+
+/* What a frame says; guide/wire.md has the meaning of each field. */
+typedef struct packet {
+    uint8_t kind, type, flags; /* type: row of number.def from 1; 0: bytes */
+    uint16_t job, lane, child, contributors, count;
+    uint32_t group, seq, chunk, round;
+    uint32_t psn; /* 24 bits */
+    uint32_t src, dst; /* node numbers, 24 bits */
+} nicemu_packet;
+
+/* Verdicts: 0 = accepted, else the row of drop.def from 1.  The name of one, where it is given
+ * (*station) and why (*text); NULL past the last. */
+const char *nicemu_drop_name(uint32_t verdict, const char **station, const char **text);
+/* The name of an element type and its bytes; NULL past the last. */
+const char *nicemu_element_name(uint32_t type, uint32_t *bytes);
+
+/* A whole frame with its ICRC in out (NICEMU_MAX_FRAME bytes of room); its length, or EINVAL
+ * where a receiver would drop it or the fields do not fit. */
+int nicemu_packet_build(const nicemu_packet *packet, const uint8_t *payload, uint32_t payload_bytes,
+                        uint8_t *out);
+/* The verdict on the n bytes of a frame.  Where it is accepted, *out is what it says and
+ * *payload_bytes follow its head. */
+uint32_t nicemu_packet_parse(const uint8_t *bytes, size_t n, int check_icrc, nicemu_packet *out,
+                             uint32_t *payload_bytes);
+
 /* ---- instructions as text --------------------------------------------------------------- */
 /* Row of the instruction in each of n words, or -1 where there is none. */
 void nicemu_decode(const nicemu_cores *cores, const uint32_t *words, size_t n, int16_t *rows);

@@ -1,7 +1,7 @@
 """Number formats of gradients, as rows that everything else reads.
 
 Owns: names, aliases, widths and canonical NaNs.  To add a format: one row here and one in
-csrc/fp.h.  Arithmetic is not here.
+csrc/number.def.  Arithmetic is not here.
 """
 
 from __future__ import annotations

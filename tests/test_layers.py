@@ -145,6 +145,7 @@ HEADERS: dict[str, set[str]] = {
     "fp.h": {"base.h"},
     "fp_estimate.h": {"fp.h"},
     "mem.h": {"base.h", "nicemu.h"},
+    "packet.h": {"base.h", "nicemu.h"},
     "hart.h": {"base.h", "fp.h", "mem.h", "nicemu.h"},
     "decode.h": {"hart.h"},
     "cores.h": {"hart.h"},
@@ -156,11 +157,12 @@ HEADERS: dict[str, set[str]] = {
     "fp_env.h": {"simd.h", "vloops.h"},
     "exec_v.h": {"vloops.h"},
 }
-#: source -> what it may include besides its own header.  fp and mem are leaves; bodies of
+#: source -> what it may include besides its own header.  fp, mem and packet are leaves; bodies of
 #: instructions see the hart, and only those that reach other harts see cores.h.
 SOURCES: dict[str, set[str]] = {
     "fp.c": {"fp.h"},
     "mem.c": {"mem.h"},
+    "packet.c": {"packet.h"},
     "decode.c": {"decode.h", "vloops.h"},
     "disasm.c": {"cores.h", "decode.h"},
     "csr.c": {"decode.h", "fp_env.h"},
