@@ -1,12 +1,25 @@
-"""``python -m tests.lockstep``: fuzz the core against Spike."""
+"""``python -m tests.lockstep``: fuzz the core against Spike.
+
+Every program runs in Spike and in the core on each host path that this machine has.  The time, or
+the number of instructions, is shared among the VLENs.  A long run:
+
+    python -m tests.lockstep --instructions 100000000 --seed 7 --report long.json
+
+The programs follow from the seed alone, so that two runs to the same number of instructions compare
+the same.  An instruction counts as compared when it was retired by a program, not by its trap
+handler, and the program's end state was the same in Spike and on every host path; once, however
+many host paths there are.
+"""
 
 from __future__ import annotations
 
 import argparse
 import json
+import re
 import sys
+import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,26 +28,31 @@ import numpy as np
 from nicemu._core import CAUSES
 from tests.harts import simd_paths
 from tests.lockstep.compare import Pair
-from tests.lockstep.coverage import Coverage
+from tests.lockstep.coverage import Coverage, Wanted
 from tests.lockstep.oracle import Oracle, missing
-from tests.lockstep.session import Found, Session
+from tests.lockstep.session import Found, Session, Tally
 from tests.lockstep.shrink import from_dict, listing, shrink, to_dict
 from tests.lockstep.subject import Subject
 from tests.lockstep.words import table
 
 VLENS = (128, 256, 512, 1024)
-#: Shares of the time: the small ones give most instructions, the large ones most elements.
-SHARES = {128: 0.4, 256: 0.3, 512: 0.2, 1024: 0.1}
+#: Shares of a run: the small ones give most instructions, the large ones most elements.
+SHARES = {128: 0.3, 256: 0.2, 512: 0.3, 1024: 0.2}
 #: Differences of one row after which the rest of them are only counted.
 SHOWN = 2
+#: Seconds between lines of progress.
+PROGRESS = 20
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Returns 0; 1 when something differs or is missing here; 2 when nothing was compared."""
-    parser = argparse.ArgumentParser("python -m tests.lockstep", description=__doc__)
-    parser.add_argument(
+    head = (__doc__ or "").partition("\n")[0]
+    parser = argparse.ArgumentParser("python -m tests.lockstep", description=head)
+    length = parser.add_mutually_exclusive_group()
+    length.add_argument(
         "--seconds", type=float, default=60, help="how long to run, all VLENs together"
     )
+    length.add_argument("--instructions", type=int, help="run until so many have been compared")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument(
         "--rows", help="only the rows whose mnemonics match this regular expression"
@@ -45,6 +63,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--replay", type=Path, help="run the differences of a report again")
     options = parser.parse_args(arguments)
+    if options.rows and not table().weights(re.compile(options.rows)).any():
+        parser.error(f"--rows {options.rows}: no mnemonic matches")
     if reason := missing():
         print(reason, file=sys.stderr)
         return 2
@@ -53,79 +73,112 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return fuzz(options)
 
 
-def fuzz(options: argparse.Namespace) -> int:
-    """Share the time among VLENs and host paths; print what happened."""
-    paths = simd_paths()
-    whole = sum(SHARES[v] for v in options.vlen)
-    coverage = Coverage()
-    found: list[Found] = []
-    texts: list[str] = []
-    freedoms, gaps, not_here = Counter[str](), list[set[str]](), set[str]()
-    unfinished, unexamined, died = 0, 0, list[str]()
-    for vlen in options.vlen:
-        for simd in paths:
-            seconds = options.seconds * SHARES[vlen] / whole / len(paths)
-            session = Session(options.seed, vlen, simd, rows=options.rows)
-            batches = session.run_for(seconds)
-            c = session.coverage
+def goal(options: argparse.Namespace, share: float) -> Callable[[Session], bool]:
+    """Whether a session that has this share of a run goes on; it prints progress now and then."""
+    begin = told = time.monotonic()
+    most: float = (options.instructions or 0) * share
+
+    def goes_on(session: Session) -> bool:
+        nonlocal told
+        now = time.monotonic()
+        done = session.coverage.instructions
+        if now - told > PROGRESS:
+            told = now
+            of = f" of {most / 1e6:.1f}" if most else ""
+            count = f"{done / 1e6:.1f}{of} M instructions, {len(session.tally.found)} differences"
             print(
-                f"vlen {vlen:4} {simd:8} seed {options.seed} batches 0..{batches - 1}: "
-                f"{c.instructions} instructions compared, {c.traps.sum()} traps",
-                flush=True,
+                f"vlen {session.vlen:4} {now - begin:6.0f} s: {count}", file=sys.stderr, flush=True
             )
-            coverage.merge(c)
-            gaps.append(set(session.missing()))
-            freedoms += session.tally.freedoms
-            unfinished += session.tally.unfinished
-            unexamined += session.tally.unexamined
-            died += session.tally.died
-            not_here |= set(session.not_here)
-            texts += show(session)
-            found += session.tally.found
-            session.close()
-    missed = set.intersection(*gaps)
+        return done < most if most else now - begin < options.seconds * share
+
+    return goes_on
+
+
+def fuzz(options: argparse.Namespace) -> int:
+    """Share the run among VLENs; print what happened."""
+    paths = simd_paths()
+    coverage, tally = Coverage(), Tally()
+    texts: list[str] = []
+    not_here: set[str] = set()
+    still_open: dict[int, list[str]] = {}
+    for vlen in options.vlen:
+        session = Session(options.seed, vlen, paths, rows=options.rows)
+        share = SHARES[vlen] / sum(SHARES[v] for v in options.vlen)
+        batches = session.run_while(goal(options, share))
+        c = session.coverage
+        still_open[vlen] = session.wanted(c).still_open()
+        print(
+            f"vlen {vlen:4} seed {options.seed} batches 0..{batches - 1}: {c.instructions} "
+            f"instructions compared, {c.traps.sum()} traps, {len(still_open[vlen])} open",
+            flush=True,
+        )
+        coverage.merge(c)
+        tally.add(session.tally)
+        not_here |= set(session.not_here)
+        texts += show(session)
+        wanted = session.wanted(coverage)
+        session.close()
+    unlike = len([f for f in tally.found if f.simd != paths[0]])
+    print_counts(coverage, tally)
+    print(
+        f"host paths {', '.join(paths)}: the same end state of {tally.alike} programs, "
+        f"another of {unlike}"
+    )
+    print_coverage(wanted)
+    print(f"in Spike, not in our table: {' '.join(sorted(not_here)) or 'nothing'}")
+    for text in tally.died + texts:
+        print(text)
+    print(f"differences: {len(tally.found)}, and {tally.unexamined} not looked into")
+    if options.report:
+        report = {
+            "seed": options.seed,
+            "vlens": options.vlen,
+            "instructions": coverage.instructions,
+            "handler": coverage.handler,
+            "traps": coverage.traps.tolist(),
+            "programs": coverage.programs,
+            "host paths": paths,
+            "alike": tally.alike,
+            "unlike": unlike,
+            "unfinished": tally.unfinished,
+            "died": tally.died,
+            "explained": dict(tally.freedoms),
+            "open": still_open,
+            "not here": sorted(not_here),
+            "rows": coverage.as_dict(),
+            "differences": as_dicts(tally.found),
+        }
+        options.report.write_text(json.dumps(report, indent=1))
+    if tally.found or tally.died or tally.unexamined or not_here:
+        return 1
+    return 0 if coverage.instructions else 2
+
+
+def print_counts(coverage: Coverage, tally: Tally) -> None:
+    """How much was compared, and what was not or ended differently with a reason."""
     print(
         f"compared: {coverage.instructions} instructions of {coverage.programs} programs "
         f"(and {coverage.handler} of the trap handler), {coverage.traps.sum()} traps"
     )
     for cause in np.flatnonzero(coverage.traps).tolist():
         print(f"  {coverage.traps[cause]} by {CAUSES[cause]}")
-    print(f"not compared: {unfinished} programs that did not end; {len(died)} in which Spike died")
-    for name, count in freedoms.most_common():
+    print(
+        f"not compared: {tally.unfinished} programs that did not end; "
+        f"{len(tally.died)} in which Spike died"
+    )
+    for name, count in tally.freedoms.most_common():
         print(f"explained: {count} programs: {name}")
-    print(f"rows: {covered(coverage)}; never retired: {len(missed)} cells")
-    for text in sorted(missed)[:20]:
+
+
+def print_coverage(wanted: Wanted) -> None:
+    """How often the rows were compared, and what is still open of all VLENs together."""
+    print("rows, how often each was compared, and under which vtypes and rounding modes:")
+    for line in wanted.by_class():
+        print(f"  {line}")
+    still_open = wanted.still_open()
+    print(f"open: {len(still_open)}")
+    for text in still_open[:20]:
         print(f"  {text}")
-    print(f"in Spike, not in our table: {' '.join(sorted(not_here)) or 'nothing'}")
-    for text in died + texts:
-        print(text)
-    print(f"differences: {len(found)}, and {unexamined} not looked into")
-    if options.report:
-        report = {
-            "seed": options.seed,
-            "seconds": options.seconds,
-            "instructions": coverage.instructions,
-            "handler": coverage.handler,
-            "traps": coverage.traps.tolist(),
-            "programs": coverage.programs,
-            "unfinished": unfinished,
-            "died": died,
-            "explained": dict(freedoms),
-            "missing": sorted(missed),
-            "not here": sorted(not_here),
-            "rows": coverage.as_dict(),
-            "differences": as_dicts(found),
-        }
-        options.report.write_text(json.dumps(report, indent=1))
-    if found or died or unexamined or not_here:
-        return 1
-    return 0 if coverage.instructions else 2
-
-
-def covered(coverage: Coverage) -> str:
-    """How many rows were executed."""
-    retired = coverage.cells[:, :, 0].sum(axis=1) > 0
-    return f"{np.count_nonzero(retired)} of {len(table().rows)} retired"
 
 
 def show(session: Session) -> list[str]:
@@ -139,8 +192,9 @@ def show(session: Session) -> list[str]:
             continue
         where = f"vlen {f.vlen} {f.simd} seed {session.seed} batch {f.batch} slot {f.slot}"
         what = str(f.difference) if f.difference else "\n  ".join(["only as a whole", *f.parts])
-        f.program = shrink(f.program, session.pair, row, f.difference is None)
-        out.append(f"DIFFERENCE {where}\n{what}\n  cut down to\n{listing(f.program, session.pair)}")
+        pair = session.pair(f.simd)
+        f.program = shrink(f.program, pair, row, f.difference is None)
+        out.append(f"DIFFERENCE {where}\n{what}\n  cut down to\n{listing(f.program, pair)}")
     return out + [f"{n} differences at {row}" for row, n in seen.items() if n > SHOWN]
 
 

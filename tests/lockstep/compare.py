@@ -68,28 +68,29 @@ def differing(spike: Batch, ours: Results) -> np.ndarray:
     return bad
 
 
-def describe(spike: Batch, ours: Results, slot: int) -> list[str]:
-    """Every part of the state that differs, `name: Spike's value, ours`."""
+def describe(theirs: Batch | Results, ours: Results, slot: int, whose: str = "spike") -> list[str]:
+    """Every part of the state that differs: `name: their value ours our value`."""
     out = []
     for letter in "xf":
-        a, b = getattr(spike, f"{letter}_out")[slot], getattr(ours, f"{letter}_out")[slot]
+        a, b = getattr(theirs, f"{letter}_out")[slot], getattr(ours, f"{letter}_out")[slot]
         out += [
-            f"{letter}{i}: spike {a[i]:#018x} ours {b[i]:#018x}" for i in np.flatnonzero(a != b)
+            f"{letter}{i}: {whose} {a[i]:#018x} ours {b[i]:#018x}" for i in np.flatnonzero(a != b)
         ]
-    a, b = spike.v_out[slot], ours.v_out[slot]
+    a, b = theirs.v_out[slot], ours.v_out[slot]
     for i in np.flatnonzero(np.any(a != b, axis=1)):
         out.append(
-            f"v{i}: spike {a[i][::-1].tobytes().hex()}\n       ours {b[i][::-1].tobytes().hex()}"
+            f"v{i}: {whose} {a[i][::-1].tobytes().hex()}\n       ours {b[i][::-1].tobytes().hex()}"
         )
-    csrs = spike.csrs[slot : slot + 1].copy()
-    csrs[:, MSTATUS] = relaxed_mstatus(ours.csrs[slot : slot + 1, MSTATUS], csrs[:, MSTATUS])
+    csrs = theirs.csrs[slot : slot + 1].copy()
+    if isinstance(theirs, Batch):
+        csrs[:, MSTATUS] = relaxed_mstatus(ours.csrs[slot : slot + 1, MSTATUS], csrs[:, MSTATUS])
     for i in np.flatnonzero(csrs[0] != ours.csrs[slot]):
-        out.append(f"{CSRS[i]}: spike {csrs[0, i]:#x} ours {ours.csrs[slot, i]:#x}")
-    ends = zip(END_FIELDS, spike.end[slot].tolist(), ours.end[slot].tolist(), strict=True)
+        out.append(f"{CSRS[i]}: {whose} {csrs[0, i]:#x} ours {ours.csrs[slot, i]:#x}")
+    ends = zip(END_FIELDS, theirs.end[slot].tolist(), ours.end[slot].tolist(), strict=True)
     for name, left, right in ends:
         if name in ("pc", "mode", "reason", "retired") and left != right:
-            out.append(f"{name}: spike {left:#x} ours {right:#x}")
-    a, b = spike.memory_out[slot], ours.memory_out[slot]
+            out.append(f"{name}: {whose} {left:#x} ours {right:#x}")
+    a, b = theirs.memory_out[slot], ours.memory_out[slot]
     for r in REGIONS:
         at = slice(r.offset, r.offset + r.size)
         part = np.flatnonzero(a[at] != b[at]).tolist()
@@ -97,7 +98,7 @@ def describe(spike: Batch, ours: Results, slot: int) -> list[str]:
             first = r.offset + part[0]
             text = f"{len(part)} bytes from {r.base + part[0]:#x}"
             values = [m[first : first + 8].tobytes().hex() for m in (a, b)]
-            out.append(f"memory: {text}: spike {values[0]} ours {values[1]}")
+            out.append(f"memory: {text}: {whose} {values[0]} ours {values[1]}")
     return out
 
 

@@ -5,6 +5,10 @@ instructions before it that make it meaningful most of the time: a vtype, a base
 a jump's target.  Everything is done with arrays over all positions of a batch; where operands go is
 read from ``tests.encode``, and which registers a vector row takes from ``shapes``, so that a new
 row of the table is generated without a change here.
+
+Of some programs the rows are drawn, so that long stretches run under one vtype; the others are
+*dealt*: batch after batch they go through a shuffled deck of cards, one for each row under each
+vtype and rounding mode that it has, so that none of them waits for luck.
 """
 
 from __future__ import annotations
@@ -22,7 +26,7 @@ from tests.lockstep import layout
 from tests.lockstep.layout import CODE, DATA, HANDLER, LOG, OUTSIDE, Batch
 from tests.lockstep.operands import fp_pool, index_pool, lane_pool, x_pool
 from tests.lockstep.shapes import MSTATUS_UNITS, VECTORS, Shapes, legal_vtypes
-from tests.lockstep.words import get, operands, put, simple, table
+from tests.lockstep.words import MODES, get, operands, put, simple, table
 
 __all__ = ["EXCLUDED_CSRS", "Generator", "nearly"]
 
@@ -56,13 +60,22 @@ FAVOURITE_CSRS = [
     "mepc",
 ]
 
+#: Share of the programs that are dealt.
+DEALT = 3 / 8
+#: What a card leaves open.
+ANY = -1
+
 #: Instructions before each one: vtype, base, offset, stride, or what else its row wants.
 SETUPS = 4
 VTYPE, FIRST, SECOND, THIRD = range(SETUPS)
 #: Formats whose rs2 is prepared.
 PREPARED_RS2 = ("VLS", "VSS", "VSETVL")
-#: The last halfword of CODE begins an instruction that is not all there.
-CUT = 0xFFFF
+#: The last halfword of CODE begins an instruction that is not all there: of 32 bits, or of more,
+#: which is a freedom (see compare.long_word) and costs a replay.
+CUTS = (0x0013, 0xFFFF)
+#: First of the vector registers that hold indices, and what those in reach stay below: from a base
+#: near the middle of the data they lead to its inside.
+INDICES, REACH = 24, 2048
 #: Bytes of data that a program may run through.
 DATA_CODE = 64
 #: Operands of lui and addi: FS and VS at 0 or 3, MPP at 0 or 3, MIE, MPIE, MPRV, TW.
@@ -87,12 +100,16 @@ class Positions:
         sizes: (n, SETUPS + 1) bytes, 0 = nothing there.
         row: (n,) row of the table; -1: a word that is no instruction.
         vtype: (n,) its low eight bits, as far as straight-line code tells.
+        mode: (n,) the rounding mode that a card asks for; ANY.
+        tame: (n,) bool: of a program whose last eight vector registers hold indices in reach.
     """
 
     words: np.ndarray
     sizes: np.ndarray
     row: np.ndarray
     vtype: np.ndarray
+    mode: np.ndarray
+    tame: np.ndarray
 
     def add(
         self,
@@ -152,6 +169,28 @@ class Generator:
         return [k / k.sum() for k in kinds if k.sum()]
 
     @cached_property
+    def deck(self) -> np.ndarray:
+        """(n, 3) int64: row, low six bits of vtype, rounding mode; ANY where it does not matter."""
+        t = table()
+        under = self.shapes.allowed & (t.vector & ~t.configures)[:, None]
+        cards = []
+        for row in np.flatnonzero(self.weights > 0).tolist():
+            vtypes = np.flatnonzero(under[row]).tolist() or [ANY]
+            modes = range(MODES) if t.rounds[row] else [ANY]
+            cards += [(row, vtype, mode) for vtype in vtypes for mode in modes]
+        return np.array(cards)
+
+    def _deal(self, first: int, count: int) -> np.ndarray:
+        """Cards first..first + count - 1 of all: each time through the deck it is shuffled anew."""
+        size = len(self.deck)
+        out = []
+        for turn in range(first // size, (first + count - 1) // size + 1):
+            order = np.random.default_rng([self.seed, turn, 0xCA4D]).permutation(size)
+            out.append(order[max(first - turn * size, 0) : first + count - turn * size])
+        cards: np.ndarray = self.deck[np.concatenate(out)]
+        return cards
+
+    @cached_property
     def _under(self) -> dict[int, np.ndarray]:
         """Vector rows that are executed under a vtype, by its low six bits."""
         good = self.shapes.allowed & (self.weights > 0)[:, None]
@@ -165,8 +204,9 @@ class Generator:
         """
         rng = np.random.default_rng([self.seed, number])
         n = batch.slots
-        self._state(batch, rng)
-        handled = rng.random(n) < 0.8
+        tame = rng.random(n) < 0.75
+        self._state(batch, rng, tame)
+        handled = rng.random(n) < 0.9
         clean = rng.random(n) < 0.02
         batch.start[:, 0] = CODE.base
         batch.start[:, 1] = np.where(rng.random(n) < 0.3, 0, 3)
@@ -179,11 +219,11 @@ class Generator:
         batch.start[:, 5] = layout.STEPS
         loops = rng.random(n) < 0.7
         batch.x[loops, 31] = rng.integers(1, 8, np.count_nonzero(loops))
-        positions = self._positions(rng, n, handled, clean, loops)
+        positions = self._positions(rng, number, handled, clean, loops, tame)
         self._jumps(rng, positions, n)
-        return self._place(batch, positions, loops, self._exits(rng, n))
+        return self._place(rng, batch, positions, loops, self._exits(rng, n))
 
-    def _state(self, batch: Batch, rng: np.random.Generator) -> None:
+    def _state(self, batch: Batch, rng: np.random.Generator, tame: np.ndarray) -> None:
         n, lanes = batch.slots, batch.vlen // 64
 
         def draw(pool: np.ndarray, *shape: int) -> np.ndarray:
@@ -195,7 +235,8 @@ class Generator:
         batch.f[:] = draw(fp_pool(), n, 32)
         v = batch.v.reshape(n, -1).view(np.uint64).reshape(n, 32, lanes)
         v[:] = draw(lane_pool(), n, 32, lanes)
-        v[:, 24:] = draw(index_pool(), n, 8, lanes)
+        v[:, INDICES:] = draw(index_pool(), n, 8, lanes)
+        v[tame, INDICES:] = rng.integers(0, REACH, (np.count_nonzero(tame), 8, lanes))
         batch.memory[:] = 0
         whole = lane_pool().view(np.uint8)
         for slot, first in enumerate(rng.integers(0, (len(whole) - DATA.size) // 8, n)):
@@ -206,17 +247,18 @@ class Generator:
     def _positions(
         self,
         rng: np.random.Generator,
-        n: int,
+        number: int,
         handled: np.ndarray,
         clean: np.ndarray,
         loops: np.ndarray,
+        tame: np.ndarray,
     ) -> Positions:
         t = table()
-        row = self._rows(rng, n)
+        row, vtype, mode = self._cards(rng, number, len(handled)).T
         count = len(row)
         words = np.zeros((count, SETUPS + 1), np.uint32)
         sizes = np.zeros((count, SETUPS + 1), np.uint8)
-        p = Positions(words, sizes, row, np.zeros(count, np.int64))
+        p = Positions(words, sizes, row, vtype, mode, np.repeat(tame, self.length))
         self._vtypes(rng, p)
         self._suit(rng, p)
         row = p.row
@@ -245,24 +287,33 @@ class Generator:
         words[:, SETUPS] = main
         return p
 
-    def _rows(self, rng: np.random.Generator, n: int) -> np.ndarray:
+    def _cards(self, rng: np.random.Generator, number: int, n: int) -> np.ndarray:
+        """(n * length, 3): of the programs that are dealt their cards, of the others rows alone."""
         kinds = self._kinds
-        out = np.empty((n, self.length), np.int64)
+        out = np.full((n, self.length, 3), ANY)
+        dealt = int(n * DEALT)
+        order = rng.permutation(n)
+        cards = self._deal(number * dealt * self.length, dealt * self.length)
+        out[order[:dealt]] = cards.reshape(dealt, self.length, 3)
         shares = (0.4, 0.45, 0.15) if len(kinds) == 3 else [1 / len(kinds)] * len(kinds)
-        kind = rng.choice(len(kinds), n, p=shares)
+        kind = rng.choice(len(kinds), n - dealt, p=shares)
         for k, weights in enumerate(kinds):
-            mine = np.flatnonzero(kind == k)
-            out[mine] = rng.choice(len(weights), (len(mine), self.length), p=weights)
-        return out.reshape(-1)
+            mine = order[dealt:][kind == k]
+            out[mine, :, 0] = rng.choice(len(weights), (len(mine), self.length), p=weights)
+        return out.reshape(-1, 3)
 
     def _vtypes(self, rng: np.random.Generator, p: Positions) -> None:
-        """A vset before some vector rows, and at the start of each program."""
+        """A vset at the start of a program, before the rows that are dealt, before some others."""
+        t = table()
         count = len(p.row)
         first = np.arange(count) % self.length == 0
-        change = first | (table().vector[p.row] & (rng.random(count) < 0.15))
+        dealt = p.vtype != ANY
+        unknown = np.roll(t.configures[p.row], 1) & (rng.random(count) < 0.8)
+        change = first | dealt | unknown | (t.vector[p.row] & (rng.random(count) < 0.15))
         where = np.flatnonzero(change)
         n = len(where)
-        kind = rng.choice(np.array(legal_vtypes()), n) | rng.integers(0, 4, n) << 6
+        kind = np.where(dealt[where], p.vtype[where], rng.choice(np.array(legal_vtypes()), n))
+        kind |= rng.integers(0, 4, n) << 6  # vta, vma
         rd = rng.integers(1, 31, n)
         immediate = simple("vsetivli", rd=rd, uimm=rng.integers(0, 32, n), vtype=kind)
         maximum = simple("vsetvli", rd=rd, rs1=0, vtype=kind)
@@ -300,7 +351,8 @@ class Generator:
         n = len(where)
         allowed = operands(form)
         if "rm" in allowed:
-            put(words, where, form, "rm", rng.choice(8, n, p=RM))
+            mode = p.mode[where]
+            put(words, where, form, "rm", np.where(mode == ANY, rng.choice(8, n, p=RM), mode))
         if "vtype" in allowed:
             kind = rng.choice(np.array(legal_vtypes()), n) | rng.integers(0, 4, n) << 6
             noise = rng.integers(0, len(allowed["vtype"]), n)
@@ -340,17 +392,24 @@ class Generator:
         apart = rng.random(n) < 0.55
         careless = rng.random(n) < 0.02
         masked = words[where] >> np.uint32(25) & np.uint32(1) == 0
+        tame = p.tame[where]
+        last = np.flatnonzero(tame & (zones[:, 0] == INDICES))
+        zones[last, 0], zones[last, 3] = zones[last, 3], INDICES
         for k, operand in enumerate(vectors):
-            align = self.shapes.align[p.row[where], p.vtype[where] & 63, VECTORS.index(operand)]
-            align = np.where(careless, 1, align)
-            inside = rng.integers(0, 8 // align) * align
-            register = np.where(apart, zones[:, k] + inside, rng.integers(0, 32 // align) * align)
-            if operand == "vs2" and form in ("VLX", "VSX"):  # numbers that are often in range
-                register = np.where(rng.random(n) < 0.6, 24 + inside, register)
-            if operand == "vd":  # a masked destination is rarely v0
-                register = np.where(
-                    (register == 0) & masked & (rng.random(n) < 0.95), align % 32, register
-                )
+            at = p.row[where], p.vtype[where] & 63, VECTORS.index(operand)
+            align = np.where(careless, 1, self.shapes.align[at])
+            span = np.where(careless, 1, self.shapes.span[at])
+            inside = rng.integers(0, (8 - span) // align + 1) * align
+            anywhere = rng.integers(0, (32 - span) // align + 1) * align
+            register = np.where(apart, zones[:, k] + inside, anywhere)
+            if operand == "vs2" and form in ("VLX", "VSX"):
+                often = rng.random(n) < np.where(tame, 0.9, 0.6)
+                register = np.where(often, INDICES + inside, register)
+            if operand == "vd":  # a masked destination is rarely v0, and indices in reach last
+                hit = (register == 0) & masked & (rng.random(n) < 0.95)
+                register = np.where(hit, align % 32, register)
+                ruins = tame & (register + span > INDICES) & (rng.random(n) < 0.97)
+                register = np.where(ruins, 8 + inside, register)
             put(words, where, form, operand, register)
 
     def _spare_counter(self, row: np.ndarray, words: np.ndarray, loops: np.ndarray) -> None:
@@ -389,16 +448,10 @@ class Generator:
         elif form == "CSR":
             self._prepare_csr(rng, p, words, where)
         else:
-            rounds = t.rounds[row] & (rng.random(n) < 0.06)
-            p.add(
-                FIRST,
-                where,
-                rounds,
-                "csrrwi",
-                rd=0,
-                uimm=rng.choice(8, n, p=FRM),
-                csr=csrs()["frm"],
-            )
+            asked = t.vector[row] & (p.mode[where] != ANY)
+            rounds = asked | (t.rounds[row] & (rng.random(n) < 0.06))
+            mode = np.where(asked, p.mode[where], rng.choice(8, n, p=FRM))
+            p.add(FIRST, where, rounds, "csrrwi", rd=0, uimm=mode, csr=csrs()["frm"])
             if t.vector[row[0]] and not t.configures[row[0]]:
                 late, other = rng.random(n) < 0.015, rng.random(n) < 0.02
                 vstart, vcsr = rng.integers(0, 24, n), rng.integers(0, 8, n)
@@ -419,7 +472,7 @@ class Generator:
         base = get(words[where], form, "rs1") if "rs1" in names else np.full(n, 2)
         chosen = (base != 0) & (rng.random(n) < 0.95)
         end = (DATA.base + DATA.size) >> 12
-        page = rng.choice([end - 2, end - 1, end], n, p=(0.12, 0.8, 0.08))
+        page = rng.choice([end - 2, end - 1, end], n, p=(0.16, 0.8, 0.04))
         step = rng.choice([1, 8, 64], n, p=(0.12, 0.58, 0.3))
         offset = rng.integers(-256, 256, n) * step % 2048
         near = -(offset % np.where(rng.random(n) < 0.5, 64, 2048))  # before the end
@@ -508,7 +561,7 @@ class Generator:
         A jump to where nothing is, to an instruction cut by the end of its region, or to the last
         bytes of the data, which are executed as what they are.
         """
-        kind = rng.choice(3, n, p=(0.82, 0.08, 0.1))
+        kind = rng.choice(3, n, p=(0.88, 0.08, 0.04))
         place = -2 * rng.integers(1, DATA_CODE // 2, n)
         end = np.where(kind == 2, DATA.base + DATA.size, OUTSIDE)
         leave = simple("jalr", rd=0, rs1=31, imm=np.choose(kind, [0, -2, place]))
@@ -516,7 +569,12 @@ class Generator:
         return np.tile(pair, 8)
 
     def _place(
-        self, batch: Batch, p: Positions, loops: np.ndarray, exits: np.ndarray
+        self,
+        rng: np.random.Generator,
+        batch: Batch,
+        p: Positions,
+        loops: np.ndarray,
+        exits: np.ndarray,
     ) -> np.ndarray:
         n = batch.slots
         sizes = p.sizes.reshape(n, -1).astype(np.int64)
@@ -533,7 +591,7 @@ class Generator:
         code[slot[long], at[long] + 1] = word[long] >> np.uint32(16)
         trap = np.array(layout.handler(), "<u4").view("<u2")
         code[:, (HANDLER - CODE.base) // 2 :][:, : len(trap)] = trap
-        code[:, -1] = CUT
+        code[:, -1] = rng.choice(CUTS, n, p=(0.95, 0.05))
         count = np.uint32(encode("addi", rd=31, rs1=31, imm=-1))
         back = simple("bne", rs1=31, rs2=0, target=-ends - 4)
         repeat = np.stack([np.broadcast_to(count, n), back], axis=1)

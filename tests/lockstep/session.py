@@ -1,17 +1,21 @@
-"""A fuzzing session: both machines, the generator, what was found."""
+"""A fuzzing session: Spike, the core on each host path, the generator, what was found.
+
+The first host path is held against Spike; the others against the first, bit by bit, freedoms or
+not: a host path must not show.
+"""
 
 from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, fields
 
 import numpy as np
 
-from nicemu._core import csrs
+from nicemu._core import Cores, csrs
 from tests.lockstep.compare import Difference, Pair, describe, differing
-from tests.lockstep.coverage import Coverage
+from tests.lockstep.coverage import Coverage, Wanted
 from tests.lockstep.generate import Generator, nearly
 from tests.lockstep.layout import END_STEPS, STEPS, Batch
 from tests.lockstep.oracle import Oracle, OracleDied
@@ -19,7 +23,7 @@ from tests.lockstep.shapes import learn
 from tests.lockstep.shrink import listing
 from tests.lockstep.subject import MOST, Results, Subject
 
-__all__ = ["Found", "Session"]
+__all__ = ["Found", "Session", "Tally"]
 
 SLOTS = 128
 CANDIDATES = 20_000
@@ -33,9 +37,11 @@ class Found:
 
     Attributes:
         batch, slot: `Generator(seed).fill(batch)` makes it.
-        difference: the first step that differs; None: the end states differ, but not when both are
-            stepped, so that it is a matter of blocks or budgets.
-        parts: how the end states differ.
+        simd: the host path that differs.
+        difference: the first step that differs from Spike; None: the end states differ, but not
+            when both are stepped, so that it is a matter of blocks or budgets.
+        parts: how the end states differ: from Spike's, or where that path is not the first, from
+            the first path's.
         program: it alone, with its start state.
     """
 
@@ -57,16 +63,22 @@ class Tally:
     freedoms: Counter[str] = field(default_factory=Counter)  #: explained differences
     found: list[Found] = field(default_factory=list)
     died: list[str] = field(default_factory=list)  #: programs that ended Spike, its last words
+    alike: int = 0  #: ended in the same state on all host paths
+
+    def add(self, other: Tally) -> None:
+        """Take over another's."""
+        for f in fields(Tally):
+            setattr(self, f.name, getattr(self, f.name) + getattr(other, f.name))
 
 
 class Session:
-    """Runs batches at one VLEN on one host path."""
+    """Runs batches at one VLEN on all host paths that are named."""
 
     def __init__(
         self,
         seed: int,
         vlen: int,
-        simd: str,
+        paths: Sequence[str],
         *,
         rows: str | None = None,
         extensions: Sequence[str] | None = None,
@@ -75,15 +87,16 @@ class Session:
     ) -> None:
         """Args:
         seed: of the programs.
-        vlen, simd, extensions: of the core.
+        vlen, extensions: of the core.
+        paths: the host paths it runs on.
         rows, length: see ``Generator``.
         examine: differences after which no more of them are looked into.
         """
-        self.seed, self.vlen, self.simd = seed, vlen, simd
+        self.seed, self.vlen = seed, vlen
         self.oracle = Oracle(vlen, SLOTS)
-        self._pair: Pair | None = None
-        self.subject = Subject(vlen, simd, extensions)
-        self.results = Results(SLOTS, vlen)
+        self._stepped: Oracle | None = None
+        self.subjects = [Subject(vlen, path, extensions) for path in paths]
+        self.results = [Results(SLOTS, vlen) for _ in paths]
         self.examine, self.examined = examine, 0
         self.coverage = Coverage()
         self.tally = Tally()
@@ -103,12 +116,12 @@ class Session:
     def close(self) -> None:
         """End the oracles."""
         self.oracle.close()
-        if self._pair:
-            self._pair.oracle.close()
+        if self._stepped:
+            self._stepped.close()
 
-    def missing(self) -> list[str]:
-        """Rows, vtypes and rounding modes that were to be compared and were not."""
-        return self.coverage.missing(self.shapes, self.generator.weights > 0)
+    def wanted(self, coverage: Coverage) -> Wanted:
+        """Rows, vtypes and rounding modes that are to be compared, and which of them are open."""
+        return coverage.wanted(self.shapes, self.generator.weights > 0)
 
     # ---- what each machine executes ------------------------------------------------------------
 
@@ -116,7 +129,7 @@ class Session:
         """Words without a row here that are illegal in Spike too; the mnemonics of the others."""
         rng = np.random.default_rng([self.seed, 0xBAD])
         words = nearly(CANDIDATES, rng)
-        words = words[self.subject.cores.find(words) < 0]
+        words = words[self._cores.find(words) < 0]
         legal = np.zeros(len(words), bool)
         for vtype in (0xC0, 0xC8, 0xD0, 0xD8):  # SEW 8..64, LMUL 1
             legal |= self.oracle.legal(words, vtype)
@@ -125,32 +138,35 @@ class Session:
     # ---- batches -------------------------------------------------------------------------------
 
     @property
-    def pair(self) -> Pair:
-        """Both machines for one program at a time."""
-        if self._pair is None:
-            self._pair = Pair(Oracle(self.vlen, Pair.WIDTH), self.subject)
-        return self._pair
+    def _cores(self) -> Cores:
+        return self.subjects[0].cores
 
-    def run_for(self, seconds: float, at_least: int = 1) -> int:
-        """Run batches 0, 1, ... until the time is over; returns how many."""
-        end = time.monotonic() + seconds
+    def pair(self, simd: str) -> Pair:
+        """Spike and the core on one host path, for one program at a time."""
+        if self._stepped is None:
+            self._stepped = Oracle(self.vlen, Pair.WIDTH)
+        return Pair(self._stepped, next(s for s in self.subjects if s.simd == simd))
+
+    def run_while(self, goes_on: Callable[[Session], bool]) -> int:
+        """Run batches 0, 1, ... for as long as that is true, at least one; returns how many."""
         number = 0
-        while number < at_least or time.monotonic() < end:
+        while not number or goes_on(self):
             self.run(number)
             number += 1
         return number
 
     def run(self, number: int) -> None:
-        """Make batch `number`, run it on both machines, compare."""
-        batch, out = self.oracle.batch, self.results
+        """Make batch `number`, run it on all machines, compare."""
+        batch = self.oracle.batch
         begin = time.perf_counter()
         placed = self.generator.fill(batch, number)
         self.oracle.begin()
         filled = time.perf_counter()
         rng = np.random.default_rng([self.seed, number, 1])
         chunks = np.where(rng.random(SLOTS) < 0.15, rng.integers(1, 60, SLOTS), 0)
-        for slot in range(SLOTS):
-            self.subject.run(batch, out, slot, int(chunks[slot]) or None)
+        for subject, out in zip(self.subjects, self.results, strict=True):
+            for slot in range(SLOTS):
+                subject.run(batch, out, slot, int(chunks[slot]) or None)
         ran = time.perf_counter()
         try:
             self.oracle.finish()
@@ -159,16 +175,18 @@ class Session:
             return
         waited = time.perf_counter()
         finished = batch.end[:, 3] != END_STEPS
-        for slot in np.flatnonzero(finished & (out.end[:, 3] == END_STEPS)).tolist():
-            self.subject.run(batch, out, slot, None, MOST)
-        differ = differing(batch, out) & finished
+        for subject, out in zip(self.subjects, self.results, strict=True):
+            for slot in np.flatnonzero(finished & (out.end[:, 3] == END_STEPS)).tolist():
+                subject.run(batch, out, slot, None, MOST)
+        differ = differing(batch, self.results[0]) & finished
+        unlike = [self.results[0].unlike(out) for out in self.results]
+        same = ~np.any(unlike, axis=0)
         self.tally.unfinished += int(np.count_nonzero(~finished))
-        self.coverage.add(batch, placed, self.subject.cores, finished & ~differ)
-        slots = np.flatnonzero(differ).tolist()
-        room = max(self.examine - self.examined, 0)
-        for slot in slots[:room]:
-            self._examine(number, slot)
-        self.tally.unexamined += len(slots[room:])
+        self.tally.alike += int(np.count_nonzero(same))
+        self.coverage.add(batch, placed, self._cores, finished & ~differ & same)
+        self._look_into(number, 0, differ)
+        for path in range(1, len(unlike)):
+            self._look_into(number, path, unlike[path])
         done = time.perf_counter()
         times = (begin, filled, ran, waited, done)
         for name, a, b in zip(self.seconds, times, times[1:], strict=False):
@@ -176,7 +194,7 @@ class Session:
 
     def _deadly(self, number: int, message: str) -> list[str]:
         """The programs of a batch that end Spike."""
-        pair = self.pair
+        pair = self.pair(self.subjects[0].simd)
         out = []
         for slot in range(SLOTS):
             pair.load(self.oracle.batch, slot)
@@ -187,19 +205,32 @@ class Session:
                 out.append(f"Spike died: {where}: {death}\n{listing(pair.oracle.batch, pair)}")
         return out or [f"Spike died: batch {number}, but by no program of it alone: {message}"]
 
-    def _examine(self, number: int, slot: int) -> None:
-        self.examined += 1
-        self.pair.load(self.oracle.batch, slot)
-        difference = self.pair.first_difference()
-        name = None
-        if self.pair.modified(difference):
-            name = MODIFIED
-        elif difference is not None:
-            name = difference.freedom
-        if name:
-            self.tally.freedoms[name] += 1
-            return
+    def _look_into(self, number: int, path: int, slots: np.ndarray) -> None:
+        """Examine the slots (a bool each) that end differently on a host path, up to a number."""
+        for slot in np.flatnonzero(slots).tolist():
+            if self.examined == self.examine:
+                self.tally.unexamined += 1
+                continue
+            self.examined += 1
+            self._examine(number, path, slot)
+
+    def _examine(self, number: int, path: int, slot: int) -> None:
+        simd = self.subjects[path].simd
+        pair = self.pair(simd)
+        pair.load(self.oracle.batch, slot)
+        difference = pair.first_difference()
+        ours = self.results[path]
+        if path:  # the manual's freedoms are for Spike and us
+            parts = describe(self.results[0], ours, slot, "on the first path")
+        else:
+            name = None
+            if pair.modified(difference):
+                name = MODIFIED
+            elif difference is not None:
+                name = difference.freedom
+            if name:
+                self.tally.freedoms[name] += 1
+                return
+            parts = describe(self.oracle.batch, ours, slot)
         program = self.oracle.batch.copy([slot])
-        parts = describe(self.oracle.batch, self.results, slot)
-        found = Found(self.vlen, self.simd, number, slot, difference, parts, program)
-        self.tally.found.append(found)
+        self.tally.found.append(Found(self.vlen, simd, number, slot, difference, parts, program))

@@ -63,10 +63,12 @@ class Shapes:
     Attributes:
         allowed: (rows, VTYPES) bool: the row is executed, with operands that no rule forbids.
         align: (rows, VTYPES, len(VECTORS)) int: alignment of the operand's register number.
+        span: the same shape: how many registers the operand takes, as its highest number tells.
     """
 
     allowed: np.ndarray
     align: np.ndarray
+    span: np.ndarray
 
 
 _learned: list[Shapes] = []
@@ -88,6 +90,16 @@ def learn(oracle: Oracle) -> Shapes:
         for offset in (4, 2, 1):  # where APART + offset is legal, no more is asked for
             legal = _ask(oracle, having, {operand: APART[operand] + offset})[:, :, None]
             align[where] = np.where(legal, offset, np.maximum(align[where], 2 * offset))
-    align[~allowed] = 1
-    _learned.append(Shapes(allowed, align))
+    span = align.copy()
+    apart = {name: number - 8 for name, number in APART.items()}  # clear of the last eight
+    for operand in ("vd", "vs3"):  # segments: more registers than one group
+        having = [
+            i for i in rows if table().memory[i] and operand in limits(instructions()[i].format)
+        ]
+        where = np.ix_(having, kinds, [VECTORS.index(operand)])
+        for taken in range(8, 0, -1):
+            legal = _ask(oracle, having, {**apart, operand: 32 - taken})[:, :, None]
+            span[where] = np.where(legal, taken, span[where])
+    align[~allowed] = span[~allowed] = 1
+    _learned.append(Shapes(allowed, align, span))
     return _learned[0]

@@ -213,7 +213,7 @@ class oracle
     // aborts when their CSRs are written while they are off.
     void power_up()
     {
-        p->set_privilege(PRV_M, false);
+        p->set_privilege(PRV_M, false); // drops the decoded instructions, too
         s->mstatus->write(MSTATUS_FS | MSTATUS_VS);
         p->VU.set_vl(1, 1, 0, reg_t(1) << 63);
         for (auto &[csr, value] : power_on)
@@ -224,7 +224,6 @@ class oracle
             counter->write(0);
             counter->bump(0);
         }
-        p->get_mmu()->flush_icache();
         p->get_mmu()->yield_load_reservation();
         p->clear_waiting_for_interrupt();
         spy->taken = false;
@@ -242,6 +241,17 @@ class oracle
         bool atomic = (word & 0x7f) == 0x2f && s->XPR[word >> 15 & 31] & (size - 1);
         if (atomic == misaligned_works)
             p->set_extension_enable(EXT_ZICCLSM, misaligned_works = !atomic);
+    }
+
+    // What is told about a step before it is made; see coverage.py.
+    uint32_t where() const
+    {
+        reg_t halfword = (s->pc - ram[0].base) >> 1, vtype = p->VU.vtype->read();
+        reg_t vstart = p->VU.vstart->read();
+        return uint32_t(std::min<reg_t>(halfword, 0x1fff)) | uint32_t(vtype & 63) << 13 |
+               uint32_t(vtype >> 63) << 19 | uint32_t(s->frm->read()) << 20 |
+               uint32_t(s->prv == PRV_M) << 24 | uint32_t(vstart != 0) << 25 |
+               uint32_t(vstart < p->VU.vl->read()) << 26;
     }
 
     void run_slot(size_t i)
@@ -268,18 +278,14 @@ class oracle
         while (steps < limit && why == END_STEPS) {
             choose_misaligned();
             bool own = !start[3] || s->pc < start[3] || s->pc >= ram[0].base + ram[0].size;
-            reg_t where = (s->pc - ram[0].base) >> 1;
-            reg_t vtype = p->VU.vtype->read();
-            uint32_t entry = where < 0x1fff ? uint32_t(where) : 0x1fff;
-            entry |= uint32_t(vtype & 63) << 13 | uint32_t(vtype >> 63) << 19;
-            entry |= uint32_t(s->frm->read()) << 20 | uint32_t(s->prv == PRV_M) << 24;
-            entry |= uint32_t(p->VU.vstart->read() != 0) << 25;
+            bool told = own && traced < room; // the trap handler's steps are not told
+            uint32_t entry = told ? where() : 0;
             spy->taken = false;
             p->step(1);
             p->clear_waiting_for_interrupt(); // WFI may complete at any time
             if (spy->taken && !port.addr_to_mem(s->mtvec->read() & ~reg_t(3)))
                 why = END_TRAP; // a trap that nothing handles ends the run
-            if (own && traced < room) // the trap handler's steps are not told
+            if (told)
                 trace[traced++] = entry | uint32_t(spy->taken) << 23;
             steps++;
             retired += !spy->taken;

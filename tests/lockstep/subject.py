@@ -53,6 +53,14 @@ class Results:
         self.end = np.zeros((n, len(END_FIELDS)), np.uint64)
         self.csrs = np.zeros((n, len(CSRS)), np.uint64)
 
+    def unlike(self, other: Results) -> np.ndarray:
+        """(slots,) bool: is anything different there?"""
+        out = np.zeros(self.slots, bool)
+        for name in ("memory_out", "x_out", "f_out", "v_out", "end", "csrs"):
+            a, b = (getattr(r, name).reshape(self.slots, -1) for r in (self, other))
+            out |= np.any(a.view(np.uint64) != b.view(np.uint64), axis=1)
+        return out
+
 
 def pointer(array: np.ndarray) -> Any:
     """C address of a contiguous array."""

@@ -10,7 +10,10 @@ import numpy as np
 from nicemu._core import instructions
 from tests.encode import fields, limits
 
-__all__ = ["Table", "get", "operands", "put", "simple", "table"]
+__all__ = ["MODES", "Table", "get", "operands", "put", "simple", "table"]
+
+#: Rounding modes that are not reserved.
+MODES = 5
 
 
 class Table:
