@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import time
 from collections.abc import Iterator
+from fractions import Fraction
 
 import numpy as np
 import pytest
 
-from nicemu._core import extension_names, instructions
+from nicemu._core import Insn, extension_names, instructions
+from tests.encode import limits, vtype
 from tests.harts import simd_paths
+from tests.lockstep.generate import ANY
 from tests.lockstep.oracle import missing
 from tests.lockstep.session import SLOTS, Session
+from tests.lockstep.shapes import APART, OTHERS
 from tests.lockstep.shrink import from_dict, listing, shrink, to_dict
 from tests.lockstep.words import table
+from tests.test_vector_memory import access_of
+from tests.vector_model import LMULS, SEWS, State, execute, legal_vtype
 
 SECONDS = float(os.environ.get("NICEMU_LOCKSTEP_SECONDS", "0"))
 SEED = int(os.environ.get("NICEMU_LOCKSTEP_SEED", "1"))
@@ -63,6 +70,57 @@ def test_batches_repeat(session: Session) -> None:
     session.generator.fill(batch, 7)
     for name in ("memory", "x", "f", "v", "start"):
         assert np.array_equal(getattr(first, name), getattr(batch, name))
+
+
+def test_every_card_is_dealt(session: Session) -> None:
+    """The deck is what there is to compare: each once, and all of it in a few batches."""
+    deck = session.generator.deck
+    assert len(np.unique(deck, axis=0)) == len(deck)
+    wanted = session.wanted(session.coverage)
+    assert {(r, c) for r, c in deck[:, :2] if c != ANY} == set(
+        map(tuple, np.argwhere(wanted.cells))
+    )
+    assert {(r, m) for r, _, m in deck if m != ANY} == set(map(tuple, np.argwhere(wanted.modes)))
+    assert set(deck[:, 0]) == set(range(len(table().rows)))
+
+
+def test_a_few_batches_leave_nothing_open() -> None:
+    """Not even of rows whose addresses come out of registers that other rows write."""
+    session = Session(SEED, 512, ["portable"], rows=r"^(vloxseg[28]ei64|vfredosum|fsqrt)")
+    try:
+        assert session.wanted(session.coverage).still_open()
+        for number in range(3):
+            session.run(number)
+        assert session.wanted(session.coverage).still_open() == []
+    finally:
+        session.close()
+
+
+def test_vtypes_are_the_manuals(session: Session) -> None:
+    """Spike executes a vector row under those vtypes under which the models of V's chapters do, so
+    that neither a cell which cannot be compared is waited for nor one left out."""
+    t = table()
+    wrong = []
+    for i in np.flatnonzero(t.vector & ~t.configures):
+        row = t.rows[i]
+        for sew, lmul in itertools.product(SEWS, LMULS):
+            code = vtype(sew, lmul, ta=False, ma=False)
+            if legal_vtype(sew, LMULS[lmul]) and modelled(row, sew, LMULS[lmul]) != bool(
+                session.shapes.allowed[i, code]
+            ):
+                wrong.append(f"{row.name} under e{sew},{lmul}")
+    assert not wrong
+
+
+def modelled(row: Insn, sew: int, lmul: Fraction) -> bool:
+    """Is the row legal there, by the models, with operands that no rule forbids?"""
+    vlen = 128
+    if row.cls in ("vload", "vstore"):
+        return access_of(row, APART["vd"], APART["vs2"], 1, sew, lmul, 1, vlen).legal
+    o = {name: APART.get(name, OTHERS.get(name, 1)) for name in limits(row.format)}
+    v, registers = bytes(32 * vlen // 8), (0,) * 32
+    state = State(vlen, sew, lmul, 1, 0, 0, 0, v, registers, registers)
+    return execute(row.name, row.format, o, state) is not None
 
 
 def test_a_wrong_core_is_found() -> None:

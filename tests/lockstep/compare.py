@@ -1,13 +1,25 @@
 """Two end states against each other; the first instruction that differs; the manual's freedoms.
 
-Where the manual leaves a choice and both machines make the same one, it is compared: mask- and
-tail-agnostic elements stay undisturbed; vl = min(AVL, VLMAX), also between VLMAX and 2 * VLMAX;
-mtval of an illegal instruction is its encoding, of ebreak its pc, of an access the first byte out
-of reach; vector instructions go on from any vstart, and a vector access that faults leaves vstart
-at its element; misaligned accesses work, misaligned atomics trap as misaligned (spike.cc asks Spike
-for both); WFI completes at once; reserved rounding modes are illegal; cycle counts instructions.
-Where they choose differently, there is an entry in FREEDOMS, in ``generate.EXCLUDED_CSRS`` or in
-``relaxed_mstatus``, with the reason.
+Where the manual leaves a choice and both machines make the same one, it is compared like anything
+else, so that the choice is held here.  In V, by its chapters:
+
+- 3.4.3: agnostic elements, those behind vl in masks included, stay undisturbed.
+- 3.7: an instruction goes on from any vstart but where the manual makes it illegal, and an access
+  that faults leaves vstart at its element; the elements, and the fields of a segment, before the
+  fault are done (7.8: those fields may be).
+- 5.2: one register read with two EEWs is reserved; it is executed, each operand sees its own EEW.
+- 6.3: vl = min(AVL, VLMAX), also between VLMAX and 2 * VLMAX.
+- 7.6: unordered indexed accesses go in element order.
+- 7.7: fault-only-first shortens vl where an element faults, and nowhere else.
+- 14.3: an unordered sum is added in element order, as the ordered one.
+
+Elsewhere: mtval of an illegal instruction is its encoding, of ebreak its pc, of an access the first
+byte out of reach; misaligned accesses work, misaligned atomics trap as misaligned (spike.cc asks
+Spike for both); WFI completes at once, and traps at once under TW; reserved rounding modes are
+illegal; cycle counts instructions.
+
+Where they choose differently there is an entry in FREEDOMS, in ``generate.EXCLUDED_CSRS`` or in
+``relaxed_mstatus``, with our choice and the reason for it.
 """
 
 from __future__ import annotations
@@ -42,8 +54,9 @@ def relaxed_mstatus(ours: np.ndarray, spike: np.ndarray) -> np.ndarray:
     """Spike's mstatus, with our FS and VS where those are a legal answer.
 
     Privileged manual, 3.1.6.6: FS and VS may be set to Dirty without a change of state.  nicemu
-    marks a unit dirty by every instruction that needs it and is no store; Spike by writes of a
-    register or of a flag.  What Spike calls dirty must be dirty here.
+    marks a unit dirty by every instruction that needs it and is no store, which costs one test a
+    block and not one an instruction; Spike by writes of a register or of a flag.  What Spike calls
+    dirty must be dirty here.
     """
     out: np.ndarray = spike.copy()
     for field in UNITS:
@@ -180,7 +193,7 @@ def long_word(d: Difference) -> bool:
     """Unprivileged manual, 1.5: encodings of more than 32 bits are not frozen.
 
     Where a region ends inside of one Spike reports the fetch that fails; nicemu takes it for 32
-    bits and illegal.
+    bits and illegal, because no bits behind those could make it legal.
     """
     ends = [r.base + r.size for r in REGIONS]
     long = d.word is not None and d.word & 0x1F == 0x1F
@@ -191,7 +204,8 @@ def long_word(d: Difference) -> bool:
 def sc_granule(d: Difference) -> bool:
     """Unprivileged manual, "A": an SC may succeed when its bytes are within the reservation set.
 
-    nicemu's set is the 64-byte granule of the LR; Spike's is the LR's address alone.
+    nicemu's set is the 64-byte granule of the LR, as in cores that reserve a cache line; Spike's is
+    the LR's address alone.
     """
     if d.row not in ("sc.w", "sc.d") or d.word is None:
         return False
@@ -205,7 +219,7 @@ def cut_store(d: Difference) -> bool:
     """Unprivileged manual, 2.6: a misaligned store may be done in parts.
 
     At the end of a region Spike stores the part that fits before it traps on the rest; nicemu
-    stores nothing of that element.
+    stores nothing of that element, so that what faulted can be done again.
     """
     ends = [r.base + r.size for r in REGIONS]
     tval = d.ours.csrs["mtval"]
@@ -220,7 +234,7 @@ def cut_store(d: Difference) -> bool:
 def kept_vl(d: Difference) -> bool:
     """V, 6.2: vset{i}vl x0, x0 under a new VLMAX is reserved; implementations may set vill.
 
-    Spike does; nicemu takes min(vl, VLMAX).
+    Spike does; nicemu takes min(vl, VLMAX), as for an AVL of vl.
     """
     unnamed = d.word is not None and d.word >> 7 & 31 == 0 and d.word >> 15 & 31 == 0
     vill = d.spike.csrs["vtype"] >> 63 and not d.ours.csrs["vtype"] >> 63
