@@ -37,7 +37,7 @@ from rich.table import Table
 
 import nicemu
 from nicemu.dtypes import Format, format_of
-from nicemu.reference.streams import reduce_streams
+from nicemu.reference.tree import reduce_streams
 
 SOURCE = Path(__file__).with_suffix(".c")
 PAST_CACHE = 4 << 20  # bytes of result from which hand-written stores bypass the cache

@@ -27,19 +27,34 @@ static u8 *reach(const struct hart *h, u64 addr, u64 n)
     return map_bytes(&h->map, addr, n, NICEMU_R, &bad);
 }
 
-static u32 widest(const u64 entries[9], u64 streams)
+/* How many payloads one call can take of the streams from `stream` on that are of one kind. */
+static u32 fan_in(const nicemu_reduction *job, const u64 entries[9], u32 stream)
 {
-    u32 k = streams < NICEMU_MAX_FAN_IN ? (u32)streams : NICEMU_MAX_FAN_IN;
+    u32 kind = job->inputs[stream].kind, k = 1;
+    while (k < NICEMU_MAX_FAN_IN && stream + k < job->streams &&
+           job->inputs[stream + k].kind == kind)
+        k++;
     while (!entries[k])
         k--;
     return k;
 }
 
+/* The entries that take the payload of a stream: of its kind, fresh for the first of all. */
+static const u64 *entries_of(const nicemu_reduction *job, u32 stream)
+{
+    const nicemu_kind *kind = &job->kinds[job->inputs[stream].kind];
+    return stream ? kind->more : kind->fresh;
+}
+
 /* Payloads that are in the scratchpad at the same time. */
 static u32 payload_slots(const nicemu_reduction *job)
 {
-    u32 first = widest(job->first, job->streams), acc = widest(job->acc, job->streams);
-    return first > acc ? first : acc;
+    u32 most = 0;
+    for (u32 stream = 0, k; stream < job->streams; stream += k) {
+        k = fan_in(job, entries_of(job, stream), stream);
+        most = k > most ? k : most;
+    }
+    return most;
 }
 
 /* False when the job's addresses are not all inside the core's own regions. */
@@ -54,7 +69,7 @@ static bool station_open(struct station *s, struct hart *h, const nicemu_reducti
     s->arguments = job->arguments + h->id * job->arguments_stride;
     s->stack_top = job->stack_top + h->id * job->stack_stride;
     s->host_payloads = reach(h, s->payloads, job->payload_room * payload_slots(job));
-    s->host_destination = reach(h, s->destination, job->chunk * job->result_bytes);
+    s->host_destination = reach(h, s->destination, job->chunk * job->leaving_bytes);
     s->host_arguments = reach(h, s->arguments, CONTEXT_BYTES + 8 * NICEMU_MAX_FAN_IN);
     return s->host_payloads && s->host_destination && s->host_arguments;
 }
@@ -78,13 +93,12 @@ static void put_chunk(const struct station *s, const nicemu_reduction *job, u64 
     put_u64(s->host_arguments + CONTEXT_ELEMENT, origin + chunk * job->chunk);
 }
 
-/* ... and from call to call: the first payload's stream, how many streams have been merged. */
+/* ... and from call to call: the first payload's stream, how many workers have been merged. */
 static void put_call(const struct station *s, const nicemu_reduction *job, u32 stream, u32 merged)
 {
-    u32 rank, child;
-    memcpy(&rank, job->context + CONTEXT_RANK, sizeof rank);
+    u32 child;
     memcpy(&child, job->context + CONTEXT_CHILD, sizeof child);
-    put_u32(s->host_arguments + CONTEXT_RANK, rank + stream);
+    put_u32(s->host_arguments + CONTEXT_RANK, job->inputs[stream].rank);
     put_u32(s->host_arguments + CONTEXT_CHILD, child + stream);
     put_u32(s->host_arguments + CONTEXT_CONTRIBUTORS, merged);
 }
@@ -106,12 +120,12 @@ static bool merge_payloads(const struct station *s, const nicemu_reduction *job,
                            u32 k, u64 element, u64 count, nicemu_reduction_end *out)
 {
     u8 *table = s->host_arguments + CONTEXT_BYTES;
+    u64 bytes = job->kinds[job->inputs[stream].kind].bytes;
     for (u32 i = 0; i < k; i++) {
-        const u8 *from = (const u8 *)job->inputs[stream + i] + element * job->element_bytes;
-        memcpy(s->host_payloads + i * job->payload_room, from, count * job->element_bytes);
+        const u8 *from = (const u8 *)job->inputs[stream + i].data + element * bytes;
+        memcpy(s->host_payloads + i * job->payload_room, from, count * bytes);
         put_u64(table + 8 * i, s->payloads + i * job->payload_room);
     }
-    put_call(s, job, stream, stream + k);
     return handle(s, job, pc, count, out);
 }
 
@@ -120,28 +134,37 @@ static bool reduce_chunk(const struct station *s, const nicemu_reduction *job, u
 {
     u64 element = chunk * job->chunk, left = job->count - element;
     u64 count = left < job->chunk ? left : job->chunk;
+    u32 merged = 0;
     put_chunk(s, job, chunk);
-    const u64 *entries = job->first;
     for (u32 stream = 0, k; stream < job->streams; stream += k) {
-        k = widest(entries, job->streams - stream);
+        const u64 *entries = entries_of(job, stream);
+        k = fan_in(job, entries, stream);
+        for (u32 i = 0; i < k; i++)
+            merged += job->inputs[stream + i].contributors;
+        put_call(s, job, stream, merged);
         if (!merge_payloads(s, job, entries[k], stream, k, element, count, out))
             return false;
-        entries = job->acc;
     }
     put_u64(s->host_arguments + CONTEXT_BYTES, s->destination);
-    put_call(s, job, 0, job->streams);
-    if (!handle(s, job, job->finish, count, out))
+    put_call(s, job, 0, merged);
+    if (!handle(s, job, job->leave, count, out))
         return false;
-    memcpy((u8 *)job->result + element * job->result_bytes, s->host_destination,
-           count * job->result_bytes);
+    memcpy((u8 *)job->output + element * job->leaving_bytes, s->host_destination,
+           count * job->leaving_bytes);
     return true;
 }
 
 /* Is the description sound?  Its sizes, so bounded, cannot overflow a sum or product of them. */
 static bool whole(const nicemu_reduction *job)
 {
-    return job->streams && job->element_bytes && job->first[1] && job->acc[1] && job->chunk &&
-           job->payload_room <= UINT32_MAX && job->chunk <= job->payload_room / job->element_bytes;
+    for (u32 i = 0; i < job->streams; i++) {
+        u32 kind = job->inputs[i].kind;
+        const nicemu_kind *row = &job->kinds[kind < NICEMU_KINDS ? kind : 0];
+        if (kind >= NICEMU_KINDS || !row->bytes || !row->fresh[1] || !row->more[1] ||
+            job->chunk > job->payload_room / row->bytes)
+            return false;
+    }
+    return job->streams && job->chunk && job->payload_room <= UINT32_MAX;
 }
 
 int nicemu_reduce(nicemu_cores *cores, const nicemu_reduction *job, uint64_t hart_mask,

@@ -134,11 +134,28 @@ int nicemu_counters_clear(nicemu_cores *cores, uint32_t hart);
 /* Handler entries by fan-in: [k] takes k payloads in one call, 0 where the image has none. */
 enum { NICEMU_MAX_FAN_IN = 8 };
 
-/* Streams of elements to be reduced in order into one, chunk by chunk.  Chunk c belongs to hart
- * c mod harts.  Addresses are the harts' own: `stride` apart from hart to hart. */
+/* What a payload holds, and who takes it: elements of a worker go to first and acc, partial sums
+ * of a device to load and merge. */
+enum { NICEMU_ELEMENTS = 0, NICEMU_PARTIALS = 1, NICEMU_KINDS = 2 };
 typedef struct {
-    uint64_t first[9], acc[9]; /* pcs; [1] must exist */
-    uint64_t finish; /* pc */
+    uint64_t fresh[9]; /* pcs of the entries that begin an accumulator; [1] must exist */
+    uint64_t more[9]; /* pcs of those that go on with it; [1] must exist */
+    uint32_t bytes; /* of one element or partial sum */
+} nicemu_kind;
+
+/* One child's stream. */
+typedef struct {
+    const void *data;
+    uint32_t kind; /* NICEMU_ELEMENTS or NICEMU_PARTIALS */
+    uint32_t rank; /* of its worker, of a device's first worker */
+    uint32_t contributors; /* workers in it */
+} nicemu_input;
+
+/* Streams to be reduced in order into one, chunk by chunk.  Chunk c belongs to hart c mod harts.
+ * Addresses are the harts' own: `stride` apart from hart to hart. */
+typedef struct {
+    nicemu_kind kinds[NICEMU_KINDS];
+    uint64_t leave; /* pc of finish or emit */
     uint64_t accumulator, payloads, destination; /* in the scratchpad of hart 0; payload i at
                                                     payloads + i * payload_room */
     uint64_t arguments; /* of hart 0: 64 bytes of context block, then the pointer table */
@@ -146,14 +163,14 @@ typedef struct {
     uint64_t scratch_stride, arguments_stride, stack_stride;
     uint64_t payload_room; /* bytes between payload slots */
     uint64_t budget; /* per handler call */
-    uint8_t context[64]; /* of the first stream's first element: from there rank, child and
-                            element are counted on; contributors and chunk are counted here */
-    uint32_t element_bytes, result_bytes;
+    uint8_t context[64]; /* of the first element of child 0: from there child and element are
+                            counted on; rank, contributors and chunk are put in here */
+    uint32_t leaving_bytes; /* of one element of the output */
     uint32_t streams;
     uint64_t count; /* elements per stream */
     uint64_t chunk; /* elements per packet */
-    const void *const *inputs; /* one pointer per stream */
-    void *result;
+    const nicemu_input *inputs; /* one per stream */
+    void *output;
 } nicemu_reduction;
 
 /* The first chunk that failed. */

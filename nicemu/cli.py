@@ -217,7 +217,8 @@ def _reduce(
     """Read, reduce, check, write."""
     from nicemu.gradients import Output, read_group
     from nicemu.nic import Nic
-    from nicemu.reference.streams import reduce_streams, true_error_ulp
+    from nicemu.reference.error import true_error_ulp
+    from nicemu.reference.tree import reduce_streams
 
     group = read_group(paths, dtype)
     fmt = group[0].format

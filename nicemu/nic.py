@@ -39,7 +39,7 @@ from nicemu.image import CONTEXT_SIZE, FAN_INS, MAX_CODE, Context, KernelImage
 from nicemu.machine import Machine
 from nicemu.machine import machine as machine_of
 
-__all__ = ["CoreUse", "Handled", "Nic", "ReduceResult"]
+__all__ = ["CoreUse", "Handled", "Nic", "ReduceResult", "Stream"]
 
 CODE = 0x0001_0000
 SCRATCHPAD = 0x1000_0000
@@ -50,6 +50,8 @@ LINE = 64  # alignment of what lies in a scratchpad slice
 # most input between two calls of a progress callback, or looks at Ctrl-C
 BATCH = 8 << 20  # bytes
 PACKETS = 8192
+# entry that writes a result -> the image's format of it
+LEAVING = {"emit": "partial", "finish": "result"}
 
 
 @dataclass(frozen=True)
@@ -89,11 +91,28 @@ class CoreUse:
 
 
 @dataclass(frozen=True)
+class Stream:
+    """What one child of a device sends: a worker's elements, or the partial sums of a device.
+
+    Attributes:
+        values: shape (count,), of the image's element dtype, or of its partial dtype.
+        rank: of the worker; of partial sums, of the first worker in them.
+        contributors: workers in the values.
+        partial: True for partial sums, which are merged as they are; elements are lifted first.
+    """
+
+    values: np.ndarray
+    rank: int = 0
+    contributors: int = 1
+    partial: bool = False
+
+
+@dataclass(frozen=True)
 class ReduceResult:
     """A reduction of streams into one.
 
     Attributes:
-        values: shape (count,), the image's result dtype.
+        values: shape (count,), the image's result dtype; its partial dtype when `emit` wrote them.
         packets: payloads merged by all cores.
         bytes_in: bytes of all input streams.
         seconds: host time of the reduction, not emulated time.
@@ -332,7 +351,7 @@ class Nic:
                 f"entry {entry!r} is not in the image: use {', '.join(image.entries)}"
             )
         accumulator_format = format_of(image.accumulator)
-        wanted = 0 if entry in ("emit", "finish") else int(entry.lstrip(ascii_lowercase) or 1)
+        wanted = 0 if entry in LEAVING else int(entry.lstrip(ascii_lowercase) or 1)
         if len(payloads) != wanted:
             raise ArgumentError(f"entry {entry!r} with {len(payloads)} payloads: it takes {wanted}")
         if count is None:
@@ -362,8 +381,8 @@ class Nic:
         )
         self._raise_fault(stop, f"entry {entry!r} of {image.op}")
         output = None
-        if entry in ("emit", "finish"):
-            out_format = format_of(image.partial if entry == "emit" else image.result)
+        if entry in LEAVING:
+            out_format = format_of(getattr(image, LEAVING[entry]))
             output = self._get(pointers[0], out_format, count, core)
         return Handled(
             status=int(self._cores.x(core)[10]),
@@ -414,10 +433,11 @@ class Nic:
     @_one_at_a_time
     def reduce(
         self,
-        streams: Iterable[np.ndarray],
+        streams: Iterable[np.ndarray | Stream],
         *,
         payload: int = 1024,
         out: np.ndarray | None = None,
+        leave: str = "finish",
         context: Context | None = None,
         progress: Callable[[int], None] | None = None,
     ) -> ReduceResult:
@@ -428,18 +448,21 @@ class Nic:
 
         Args:
             streams: 1-D arrays of equal length and of the image's element dtype, one per worker;
-                or the rows of a 2-D array.
-            payload: bytes of a full packet's payload, at most the machine's ``max_payload``.
-            out: where to put the result: 1-D, contiguous, of the image's result dtype.  It may be
+                or the rows of a 2-D array; or :class:`Stream`, which may hold partial sums.
+            payload: bytes of a full packet's payload, at most the machine's ``max_payload``; the
+                widest of what comes in and goes out is counted.
+            out: where to put the result: 1-D, contiguous, of the result's dtype.  It may be
                 one of the streams; an exception leaves it partly written.  None makes a new array,
                 whose untouched pages cost the host about as much time as the rest.
-            context: what handlers may know; ``rank``, ``child`` and ``element`` are those of the
-                first stream's first element and are counted on from there; ``chunk`` and
-                ``contributors`` are counted here, ``group`` is the number of streams.
+            leave: the entry that writes the result: "finish", or "emit" for partial sums.
+            context: what handlers may know; ``child`` and ``element`` are those of the first
+                stream's first element and are counted on from there, as is ``rank`` over plain
+                arrays; ``chunk`` and ``contributors`` are counted here, ``group`` is at least the
+                number of workers in the streams.
             progress: called now and then with the number of elements done so far.
 
         Returns:
-            ReduceResult; ``values`` has the image's result dtype.
+            ReduceResult; ``values`` has the image's result dtype, or its partial dtype.
 
         Raises:
             ArgumentError: no stream, or arrays, ``out`` or payload that do not fit.
@@ -448,18 +471,22 @@ class Nic:
         """
         self._check_idle()
         image = self.image
-        element, result = format_of(image.element), format_of(image.result)
-        inputs = self._inputs(streams, element)
-        if not element.size <= index(payload) <= self.machine.max_payload:
+        if leave not in LEAVING:
+            raise ArgumentError(f"leave {leave!r} is unknown: use one of {', '.join(LEAVING)}")
+        leaving = format_of(getattr(image, LEAVING[leave]))
+        inputs = self._inputs(streams, context or Context())
+        widest = max(leaving.size, *(s.values.itemsize for s in inputs))
+        if not widest <= index(payload) <= self.machine.max_payload:
             raise ArgumentError(
-                f"payload {payload} is out of range: use {element.size}.."
-                f"{self.machine.max_payload} bytes"
+                f"payload {payload} is out of range: use {widest}..{self.machine.max_payload} bytes"
             )
-        count, chunk = int(inputs[0].size), payload // element.size
-        values = np.empty(count, result.dtype) if out is None else out
-        self._check_result(values, inputs, result)
-        context = replace(context or Context(), group=len(inputs))
-        job, keep = self._job(inputs, values, chunk, context)
+        count, chunk = int(inputs[0].values.size), payload // widest
+        values = np.empty(count, leaving.dtype) if out is None else out
+        self._check_result(values, inputs, leaving)
+        context = context or Context()
+        workers = sum(s.contributors for s in inputs)
+        context = replace(context, group=max(context.group, workers))
+        job, keep = self._job(inputs, values, chunk, CODE + image.entries[leave], context)
         chunks = -(-count // chunk)
         before = [self.counters(i) for i in range(self.machine.cores)]
         batch = max(self.machine.cores, min(BATCH // payload, PACKETS) // len(inputs))
@@ -478,7 +505,7 @@ class Nic:
         return ReduceResult(
             values=values,
             packets=chunks * len(inputs),
-            bytes_in=count * element.size * len(inputs),
+            bytes_in=sum(s.values.nbytes for s in inputs),
             seconds=seconds,
             cores=tuple(
                 CoreUse(
@@ -492,56 +519,97 @@ class Nic:
             ),
         )
 
-    def _inputs(self, arrays: Iterable[np.ndarray], element: Format) -> list[np.ndarray]:
-        streams = [_array(stream, f"stream {i}") for i, stream in enumerate(arrays)]
+    def _inputs(self, given: Iterable[np.ndarray | Stream], context: Context) -> list[Stream]:
+        image = self.image
+        streams = [
+            s if isinstance(s, Stream) else Stream(_array(s, f"stream {i}"), context.rank + i)
+            for i, s in enumerate(given)
+        ]
         if not streams:
             raise ArgumentError("no streams: pass one array per worker")
         for i, stream in enumerate(streams):
-            if stream.ndim != 1 or stream.dtype != element.dtype or stream.size != streams[0].size:
+            values = _array(stream.values, f"stream {i}")
+            row = format_of(image.partial if stream.partial else image.element)
+            if (
+                values.ndim != 1
+                or values.dtype != row.dtype
+                or values.size != streams[0].values.size
+            ):
+                what = "partial sums" if stream.partial else "elements"
                 raise ArgumentError(
-                    f"stream {i} has shape {stream.shape} and dtype {stream.dtype}: the image "
-                    f"takes 1-D arrays of {element.name}, all of {streams[0].size} elements"
+                    f"stream {i} has shape {values.shape} and dtype {values.dtype}: the image "
+                    f"takes 1-D arrays of {row.name} as {what}, all of {streams[0].values.size}"
                 )
-        return [np.ascontiguousarray(stream) for stream in streams]
+            for name in ("rank", "contributors"):
+                if not 0 <= getattr(stream, name) < 1 << 32:
+                    raise ArgumentError(
+                        f"stream {i} has {name} {getattr(stream, name)}: use 0..{2**32 - 1}"
+                    )
+        return [replace(s, values=np.ascontiguousarray(s.values)) for s in streams]
 
-    def _check_result(self, out: np.ndarray, inputs: list[np.ndarray], result: Format) -> None:
+    def _check_result(self, out: np.ndarray, inputs: list[Stream], leaving: Format) -> None:
         _array(out, "out")
-        if out.shape != inputs[0].shape or out.dtype != result.dtype:
+        count = inputs[0].values.size
+        if out.shape != (count,) or out.dtype != leaving.dtype:
             raise ArgumentError(
                 f"out has shape {out.shape} and dtype {out.dtype}: the result is "
-                f"({inputs[0].size},) of {result.name}"
+                f"({count},) of {leaving.name}"
             )
         if not (out.flags.c_contiguous and out.flags.writeable):
             raise ArgumentError("out is not contiguous or not writeable: pass a plain array")
         for i, stream in enumerate(inputs):
-            same = out.ctypes.data == stream.ctypes.data and out.itemsize == stream.itemsize
-            if not same and np.may_share_memory(out, stream):
+            values = stream.values
+            same = out.ctypes.data == values.ctypes.data and out.itemsize == values.itemsize
+            if not same and np.may_share_memory(out, values):
                 raise ArgumentError(
                     f"out overlaps stream {i} in part: pass the same array, or another"
                 )
 
+    def _entries(self, name: str) -> list[int]:
+        """Addresses of the entry and its fan-in variants, by fan-in; 0 = there is none."""
+        entries, table = self.image.entries, [0] * 9
+        for k in (1, *FAN_INS):
+            entry = name if k == 1 else f"{name}{k}"
+            if entry in entries and k <= self.machine.max_fan_in:
+                table[k] = CODE + entries[entry]
+        return table
+
     def _job(
-        self, inputs: list[np.ndarray], values: np.ndarray, chunk: int, context: Context
+        self, inputs: list[Stream], values: np.ndarray, chunk: int, leave: int, context: Context
     ) -> tuple[Any, list[object]]:
         """The C description of a reduction, and what must outlive it."""
         image = self.image
-        layout = self._layout(
-            chunk, image, min(len(inputs), self.machine.max_fan_in), format_of(image.element)
-        )
+        widest = max((format_of(image.partial if s.partial else image.element) for s in inputs),
+                     key=lambda row: row.size)  # fmt: skip
+        layout = self._layout(chunk, image, min(len(inputs), self.machine.max_fan_in), widest)
         scratch, arguments, stack = self._bases(0)
-        first, acc = [0] * 9, [0] * 9
-        for k in (1, *FAN_INS):
-            suffix = "" if k == 1 else str(k)
-            for table, entry in ((first, f"first{suffix}"), (acc, f"acc{suffix}")):
-                if entry in image.entries and k <= self.machine.max_fan_in:
-                    table[k] = CODE + image.entries[entry]
-        pointers = ffi.new("void *[]", [ffi.cast("void *", a.ctypes.data) for a in inputs])
+        rows = ffi.new(
+            "nicemu_input[]",
+            [
+                {
+                    "data": ffi.cast("void *", s.values.ctypes.data),
+                    "kind": lib.NICEMU_PARTIALS if s.partial else lib.NICEMU_ELEMENTS,
+                    "rank": s.rank,
+                    "contributors": s.contributors,
+                }
+                for s in inputs
+            ],
+        )
         job = ffi.new(
             "nicemu_reduction *",
             {
-                "first": first,
-                "acc": acc,
-                "finish": CODE + image.entries["finish"],
+                "kinds": [
+                    {
+                        "fresh": self._entries(fresh),
+                        "more": self._entries(more),
+                        "bytes": format_of(name).size,
+                    }
+                    for fresh, more, name in (
+                        ("first", "acc", image.element),
+                        ("load", "merge", image.partial),
+                    )
+                ],
+                "leave": leave,
                 "accumulator": scratch,
                 "payloads": scratch + layout.payloads,
                 "destination": scratch + layout.destination,
@@ -553,16 +621,15 @@ class Nic:
                 "payload_room": layout.room,
                 "budget": self.machine.budget,
                 "context": list(context.pack()),
-                "element_bytes": inputs[0].itemsize,
-                "result_bytes": values.itemsize,
+                "leaving_bytes": values.itemsize,
                 "streams": len(inputs),
                 "count": values.size,
                 "chunk": chunk,
-                "inputs": pointers,
-                "result": ffi.cast("void *", values.ctypes.data),
+                "inputs": rows,
+                "output": ffi.cast("void *", values.ctypes.data),
             },
         )
-        return job, [pointers, inputs]
+        return job, [rows, inputs]
 
     def _run_batch(
         self, pool: ThreadPoolExecutor, job: Any, keep: object, begin: int, end: int

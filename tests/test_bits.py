@@ -9,7 +9,8 @@ import nicemu
 from nicemu.builtin import OPS
 from nicemu.dtypes import FORMATS, Format, format_of
 from nicemu.image import PRESETS
-from nicemu.reference.streams import reduce_streams
+from nicemu.nic import Stream
+from nicemu.reference.tree import reduce_streams, reduce_tree
 from tests.harts import simd_paths
 from tests.test_reference_streams import ROWS, as_values, columns
 
@@ -51,3 +52,30 @@ def test_known_reductions(
     got = reduce(op, fmt, preset, streams)
     assert np.array_equal(got, reduce_streams(op, fmt, streams, preset))
     assert got.view(fmt.dtype)[0] == pytest.approx(want)
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+@pytest.mark.parametrize("op", OPS)
+@pytest.mark.parametrize("fmt", FORMATS, ids=lambda f: f.name)
+def test_partial_sums_between_devices(fmt: Format, op: str, preset: str) -> None:
+    """A device of workers and devices, mixed: `load`, `merge`, `emit` and the fan-in variants."""
+    order = ((0, 1), 2, 3, 4, (5,), (6, 7), (8, 9), 10)
+    streams = as_values(columns(fmt, 11, 700, seed=5), fmt)
+    want = reduce_tree(op, fmt, order, streams, preset)
+    nic = nicemu.Nic()
+    nic.load(nicemu.kernel(op, fmt, preset))
+    children = []
+    for i, child in enumerate(order):
+        if isinstance(child, int):
+            children.append(Stream(streams[child], rank=child))
+            continue
+        below = nic.reduce([Stream(streams[r], rank=r) for r in child], leave="emit").values
+        bits = want.partials[i,]
+        assert np.array_equal(below.view(bits.dtype), bits)
+        children.append(Stream(below, child[0], len(child), partial=True))
+    for leave, bits in (("finish", want.result), ("emit", want.partials[()])):
+        got = nic.reduce(children, leave=leave).values.view(bits.dtype)
+        wrong = np.flatnonzero(got != bits)
+        assert not wrong.size, (
+            f"{leave}, element {wrong[0]}: {got[wrong[0]]:#x}, not {bits[wrong[0]]:#x}"
+        )

@@ -24,7 +24,7 @@ from nicemu.cli import main
 from nicemu.dtypes import FORMATS, Format
 from nicemu.image import PRESETS
 from nicemu.nic import Nic, ReduceResult
-from nicemu.reference.streams import reduce_streams
+from nicemu.reference.tree import reduce_streams
 from tests.elfs import CHARACTER, Image, build, endless, printing, store_tohost
 from tests.encode import encode
 from tests.encode import image as code_bytes

@@ -29,7 +29,13 @@ LEVELS: tuple[tuple[str, ...], ...] = (
     ("image", "elf", "gradients", "isa"),  # data: ABI, files, names
     ("compile",),
     ("builtin",),
-    ("reference", "reference.scalar", "reference.streams"),
+    (
+        "reference",
+        "reference.scalar",
+        "reference.arithmetic",
+        "reference.tree",
+        "reference.error",
+    ),
     ("nic", "bare"),
     ("cli",),
     ("__main__",),
@@ -47,7 +53,11 @@ OUTSIDE = {
 #: The C core is behind one door; nic hands it the description of a whole reduction.
 DOOR = {"_core", "nic"}
 #: The reference shares nothing with what it is held against.
-REFERENCE_MAY = {"errors", "dtypes", "reference", "reference.scalar", "reference.streams"}
+REFERENCE_MAY = {
+    "errors",
+    "dtypes",
+    *(m for level in LEVELS for m in level if m.startswith("reference")),
+}
 
 
 def modules() -> dict[str, Path]:
@@ -110,7 +120,11 @@ STEPS = {
     "import nicemu; dir(nicemu)": HEAVY,
     "import nicemu; nicemu.Nic()": HEAVY,
     "import nicemu.elf, nicemu.bare": HEAVY,
-    "import nicemu.reference.streams": (*HEAVY, "nicemu._nicemu", "nicemu._core"),
+    "import nicemu.reference.tree, nicemu.reference.error": (
+        *HEAVY,
+        "nicemu._nicemu",
+        "nicemu._core",
+    ),
     "import nicemu; nicemu.kernel": HEAVY,  # llvmlite when an image is built
     "import nicemu.cli": ("numba", "llvmlite", "torch", "matplotlib", "safetensors", "elftools"),
 }

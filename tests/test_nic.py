@@ -15,7 +15,7 @@ import nicemu
 from nicemu import ArgumentError, FaultError, ImageError, KernelImage, Machine, Nic, kernel
 from nicemu.dtypes import format_of
 from nicemu.image import ENTRIES, REQUIRED, Context
-from nicemu.nic import ARGUMENTS, CODE, SCRATCHPAD, STACK
+from nicemu.nic import ARGUMENTS, CODE, SCRATCHPAD, STACK, Stream
 from tests.encode import encode, image, load_constant, vtype
 from tests.harts import simd_paths
 
@@ -372,6 +372,30 @@ def test_context_of_a_fan_in() -> None:
         assert result.values.view(np.uint32).tolist() == [expected_] * 4
 
 
+def test_context_of_partial_sums() -> None:
+    """Rank is the payload's own, contributors are those of all streams so far."""
+    inputs = [
+        Stream(np.zeros(4, np.float32), rank=20, contributors=5, partial=True),
+        Stream(np.zeros(4, np.float32), rank=7),
+    ]
+    for offset, loading, accumulating, finishing in (
+        (4, 5, 6, 6),  # contributors
+        (8, 20, 7, 20),  # rank
+        (16, 2, 3, 2),  # child
+        (28, 9, 9, 9),  # group
+    ):
+        keep = [encode("lw", rd=T0, rs1=A3, imm=offset), encode("sw", rs1=A0, rs2=T0, imm=0), *OK]
+        tell = [encode("lw", rd=T0, rs1=A3, imm=offset), *FINISH[1:]]
+        for code, value in (
+            ({"load": keep, "finish": FINISH}, loading),
+            ({"acc": keep, "finish": FINISH}, accumulating),
+            ({"finish": tell}, finishing),
+        ):
+            context = Context(child=2, group=9)
+            result = device(made(**code)).reduce(inputs, payload=4, context=context)
+            assert result.values.view(np.uint32).tolist() == [value] * 4
+
+
 @pytest.mark.parametrize("register", [A0, A1, A3, SP, T1])
 def test_alignment(register: int) -> None:
     """Accumulator, payloads, context and stack lie on 64 bytes (the table on 8)."""
@@ -651,6 +675,12 @@ BAD_USES: dict[str, Callable[[Nic], object]] = {
     "out not writeable": lambda nic: nic.reduce([F16], out=np.broadcast_to(F16[:1], 10)),
     "out read-only": lambda nic: nic.reduce([F16], out=np.frombuffer(bytes(20), np.float16)),
     "out overlaps": lambda nic: nic.reduce([F16[:5], F16[5:]], out=F16[1:6]),
+    "leave": lambda nic: nic.reduce([F16], leave="acc"),
+    "elements as partial sums": lambda nic: nic.reduce([Stream(F16, partial=True)]),
+    "payload below a partial sum": lambda nic: nic.reduce([F16], payload=2, leave="emit"),
+    "out of partial sums": lambda nic: nic.reduce([F16], out=F16.copy(), leave="emit"),
+    "stream's rank": lambda nic: nic.reduce([Stream(F16, rank=-1)]),
+    "stream's contributors": lambda nic: nic.reduce([Stream(F16, contributors=1 << 32)]),
     "unknown entry": lambda nic: nic.handle("add", [F16]),
     "absent fan-in": lambda nic: nic.handle("acc3", [F16] * 3),
     "no count": lambda nic: nic.handle("finish"),

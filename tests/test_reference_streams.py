@@ -10,7 +10,9 @@ import pytest
 
 from nicemu.dtypes import FORMATS, Format, format_of
 from nicemu.errors import ArgumentError
-from nicemu.reference.streams import BLOCK, OPS, PRESETS, reduce_streams, true_error_ulp
+from nicemu.reference.arithmetic import BLOCK, OPS, PRESETS
+from nicemu.reference.error import true_error_ulp
+from nicemu.reference.tree import reduce_streams
 
 F32 = format_of("float32")
 SIXTEEN = [f for f in FORMATS if f.size == 2]

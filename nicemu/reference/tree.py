@@ -1,0 +1,143 @@
+"""The exact reference of a reduction in a tree of devices.
+
+Owns: the bits of the result, and of the partial sum that leaves each device, for an order: a nested
+tuple such as ``((0, 1, 2, 3), (4, 5, 6, 7))``.  A tuple is a device, a number a worker's rank; a
+device merges its children from left to right.  One device is the flat tuple ``(0, 1, 2, ...)``.
+What one step computes is arithmetic's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+
+from nicemu.dtypes import Format
+from nicemu.errors import ArgumentError
+from nicemu.reference.arithmetic import Arithmetic, Array, arithmetic, blocks, checked
+
+__all__ = ["Order", "Path", "TreeBits", "devices", "leaves", "reduce_streams", "reduce_tree"]
+
+Order: TypeAlias = int | tuple["Order", ...]
+Path: TypeAlias = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class TreeBits:
+    """What a tree of devices must compute.
+
+    Attributes:
+        result: bits of the root's result, shape (count,), unsigned of the element's width.
+        partials: path of a device -> bits of what `emit` gives for its accumulator, shape (count,),
+            unsigned of the partial's width.  A path is the child indices from the root down; the
+            root's own is (), and nothing but a record is made of its partial sum.
+    """
+
+    result: Array
+    partials: dict[Path, Array]
+
+
+def leaves(order: Order) -> tuple[int, ...]:
+    """The ranks in an order, from left to right."""
+    if isinstance(order, tuple):
+        return tuple(rank for child in order for rank in leaves(child))
+    return (order,)
+
+
+def devices(order: Order, path: Path = ()) -> Iterator[tuple[Path, tuple[Order, ...]]]:
+    """Path and order of every device, children before their parent."""
+    if isinstance(order, tuple):
+        for i, child in enumerate(order):
+            yield from devices(child, (*path, i))
+        yield path, order
+
+
+def reduce_tree(
+    op: str,
+    element: str | np.dtype | Format,
+    order: Order,
+    streams: Sequence[Array],
+    preset: str = "wide",
+) -> TreeBits:
+    """The bits of a tree's result and of every device's partial sum.
+
+    Args:
+        op: one of ``OPS``.  ``max`` and ``min`` are maximumNumber and minimumNumber of IEEE
+            754-2019: a NaN loses against a number, and -0 < +0.
+        element: format of elements and result: float16, bfloat16 or float32.
+        order: who merges whom.
+        streams: 1-D arrays of that dtype, all of one length; stream i is rank i.
+        preset: ``wide`` accumulates in float32 and rounds once, at the root; ``per-hop`` rounds to
+            the element format when a partial sum leaves a device; ``per-add`` rounds to it at every
+            step.  ``avg`` divides the root's accumulator by the number of workers and rounds once.
+
+    Returns:
+        TreeBits.  Every NaN is the canonical one of its format.
+
+    Raises:
+        ArgumentError: an unknown op, preset or dtype, no stream, unequal streams, or an order that
+            is no device, has an empty device, or names a rank twice or one that has no stream.
+    """
+    fmt, bits = checked(op, element, streams)
+    device = _checked_order(order, len(bits))
+    steps = arithmetic(op, fmt, preset)
+    result = np.empty(len(bits[0]), fmt.bits_dtype)
+    partials = {
+        path: np.empty(len(result), steps.partial.bits_dtype) for path, _ in devices(device)
+    }
+    for part in blocks(len(result)):
+
+        def record(path: Path, emitted: Array, part: slice = part) -> None:
+            partials[path][part] = emitted
+
+        with np.errstate(all="ignore"):
+            acc = _device(steps, device, [b[part] for b in bits], (), record)
+            record((), steps.emit(acc))
+            result[part] = steps.finish(acc, len(leaves(device)))
+    return TreeBits(result, partials)
+
+
+def reduce_streams(
+    op: str, element: str | np.dtype | Format, streams: Sequence[Array], preset: str = "wide"
+) -> Array:
+    """The bits of one device's result: the streams reduced in the order given.
+
+    Arguments and errors are those of :func:`reduce_tree`.
+
+    Returns:
+        1-D array of the unsigned integer dtype of the element's width.
+    """
+    return reduce_tree(op, element, tuple(range(len(streams))), streams, preset).result
+
+
+def _checked_order(order: Order, ranks: int) -> tuple[Order, ...]:
+    if not isinstance(order, tuple) or any(not node for _, node in devices(order)):
+        raise ArgumentError(f"order {order!r}: use nested tuples of ranks, none of them empty")
+    found = sorted(leaves(order))
+    if found[0] < 0 or found[-1] >= ranks or len(set(found)) < len(found):
+        raise ArgumentError(f"order {order!r}: use ranks of 0..{ranks - 1}, each at most once")
+    return order
+
+
+def _device(
+    steps: Arithmetic,
+    node: tuple[Order, ...],
+    bits: Sequence[Array],
+    path: Path,
+    record: Callable[[Path, Array], None],
+) -> Array:
+    """The accumulator of a device when all its children are merged."""
+    total: Array | None = None
+    for i, child in enumerate(node):
+        if isinstance(child, tuple):
+            below = (*path, i)
+            partial = steps.emit(_device(steps, child, bits, below, record))
+            record(below, partial)
+            value = steps.load(partial)
+        else:
+            value = steps.lift(bits[child])
+        total = value if total is None else steps.merge(total, value)
+    assert total is not None  # no device is empty
+    return total
