@@ -204,7 +204,7 @@ class Generator:
         """
         rng = np.random.default_rng([self.seed, number])
         n = batch.slots
-        tame = rng.random(n) < 0.75
+        tame = rng.random(n) < 0.85
         self._state(batch, rng, tame)
         handled = rng.random(n) < 0.9
         clean = rng.random(n) < 0.02
@@ -212,7 +212,7 @@ class Generator:
         batch.start[:, 1] = np.where(rng.random(n) < 0.3, 0, 3)
         off = rng.choice([0, 3 << 9, 3 << 13], n)
         unmarked = rng.choice([1 << 9 | 1 << 13, 2 << 9 | 2 << 13], n)
-        batch.start[:, 2] = np.where(rng.random(n) < 0.04, off, MSTATUS_UNITS)
+        batch.start[:, 2] = np.where(rng.random(n) < 0.015, off, MSTATUS_UNITS)
         batch.start[clean, 2] = unmarked[clean]
         batch.start[:, 3] = np.where(handled, HANDLER, 0)
         batch.start[:, 4] = np.where(handled, LOG.base, 0)
@@ -389,7 +389,7 @@ class Generator:
         """Aligned as the row needs under the vtype, mostly; apart from each other, often."""
         n = len(where)
         zones = rng.permuted(np.tile(np.arange(0, 32, 8), (n, 1)), axis=1)
-        apart = rng.random(n) < 0.55
+        apart = rng.random(n) < 0.65
         careless = rng.random(n) < 0.02
         masked = words[where] >> np.uint32(25) & np.uint32(1) == 0
         tame = p.tame[where]
@@ -561,7 +561,7 @@ class Generator:
         A jump to where nothing is, to an instruction cut by the end of its region, or to the last
         bytes of the data, which are executed as what they are.
         """
-        kind = rng.choice(3, n, p=(0.88, 0.08, 0.04))
+        kind = rng.choice(3, n, p=(0.9, 0.08, 0.02))
         place = -2 * rng.integers(1, DATA_CODE // 2, n)
         end = np.where(kind == 2, DATA.base + DATA.size, OUTSIDE)
         leave = simple("jalr", rd=0, rs1=31, imm=np.choose(kind, [0, -2, place]))

@@ -25,6 +25,8 @@
 namespace
 {
 
+bool stale_code; // must Spike drop what it has decoded?
+
 struct region {
     reg_t base, size;
     char *host;
@@ -213,7 +215,8 @@ class oracle
     // aborts when their CSRs are written while they are off.
     void power_up()
     {
-        p->set_privilege(PRV_M, false); // drops the decoded instructions, too
+        stale_code = true; // the memory is another
+        p->set_privilege(PRV_M, false);
         s->mstatus->write(MSTATUS_FS | MSTATUS_VS);
         p->VU.set_vl(1, 1, 0, reg_t(1) << 63);
         for (auto &[csr, value] : power_on)
@@ -229,14 +232,16 @@ class oracle
         spy->taken = false;
     }
 
+    // What must be known of the next instruction before Spike takes a step.
     // Unprivileged manual, "A": a misaligned atomic may raise an address-misaligned exception, which is
     // nicemu's choice; Spike makes it depend on Zicclsm, as it does for plain loads and stores.
-    void choose_misaligned()
+    void prepare_step()
     {
         uint32_t word = 0;
         const char *code = port.addr_to_mem(s->pc);
         if (code && port.addr_to_mem(s->pc + 3))
             memcpy(&word, code, 4);
+        stale_code |= (word & 0x707f) == 0x100f; // FENCE.I
         reg_t size = reg_t(1) << (word >> 12 & 7);
         bool atomic = (word & 0x7f) == 0x2f && s->XPR[word >> 15 & 31] & (size - 1);
         if (atomic == misaligned_works)
@@ -276,7 +281,7 @@ class oracle
         reason why = END_STEPS;
         uint32_t *trace = at.trace + i * room;
         while (steps < limit && why == END_STEPS) {
-            choose_misaligned();
+            prepare_step();
             bool own = !start[3] || s->pc < start[3] || s->pc >= ram[0].base + ram[0].size;
             bool told = own && traced < room; // the trap handler's steps are not told
             uint32_t entry = told ? where() : 0;
@@ -310,6 +315,17 @@ class oracle
 };
 
 } // namespace
+
+// In the place of Spike's own, which it calls at every privilege change, where all that it has
+// decoded is still good without address translation: half of its time in programs that trap.
+void mmu_t::flush_icache()
+{
+    if (!stale_code)
+        return;
+    for (icache_entry_t &entry : icache)
+        entry.tag = -1;
+    stale_code = false;
+}
 
 int main(int argc, char **argv)
 {
