@@ -270,9 +270,9 @@ def calibrate(go: Run, k: int) -> tuple[int, int]:
     return long, long // 10
 
 
-def sample(go: Run, k: int, long: int, short: int) -> float:
+def sample(go: Run, k: int, long: int, short: int, tries: int = TRIES) -> float:
     """Seconds per repetition."""
-    fastest = {n: min(go(k, n).seconds for _ in range(TRIES)) for n in (long, short)}
+    fastest = {n: min(go(k, n).seconds for _ in range(tries)) for n in (long, short)}
     return (fastest[long] - fastest[short]) / (long - short)
 
 
@@ -353,7 +353,10 @@ def compare(kernel: Kernel, this: Run, other: Run, rounds: int) -> Ratio:
     k = kernel.number
     check([this(k, n) for n in CHECKED], [other(k, n) for n in CHECKED], counts=True)
     span = calibrate(this, k)
-    jobs = {"this": partial(sample, this, k, *span), "other": partial(sample, other, k, *span)}
+    jobs = {
+        name: partial(sample, go, k, *span, tries=1)  # rather more rounds: they are the pairs
+        for name, go in (("this", this), ("other", other))
+    }
     samples = interleaved(jobs, rounds, kernel.name)
     return ratio(samples["this"], samples["other"])
 
