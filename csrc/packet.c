@@ -101,14 +101,14 @@ static u32 address_of(u32 node)
     return (u32)NETWORK << 24 | (node & 0xffffff);
 }
 
-/* One's complement sum of the IPv4 header (RFC 791), folded: ffff when its checksum is right. */
-static u32 ip_sum(const u8 *head)
+/* One's complement sum of the IPv4 header's words (RFC 791): ffff when its checksum is right. */
+static u32 ip_sum(const u32 words[5])
 {
     u64 sum = 0;
-    for (u32 i = IP_VERSION; i < UDP_SRC; i += 4)
-        sum += get32(head + i);
-    sum = (sum & 0xffffffff) + (sum >> 32);
+    for (u32 i = 0; i < 5; i++)
+        sum += words[i];
     sum = (sum & 0xffff) + (sum >> 16 & 0xffff) + (sum >> 32);
+    sum = (sum & 0xffff) + (sum >> 16);
     sum = (sum & 0xffff) + (sum >> 16);
     return (u32)sum;
 }
@@ -254,17 +254,11 @@ void packet_build(struct frame *f, const struct packet *p, const u8 *payload, u3
     put32(h + MAC_SRC + 2, src);
     put16(h + ETHERTYPE, TYPE_IPV4);
 
-    h[IP_VERSION] = IPV4_NO_OPTIONS;
-    h[IP_TOS] = 0;
-    put16(h + IP_LENGTH, length - IP_VERSION);
-    put16(h + IP_ID, 0);
-    put16(h + IP_FRAGMENT, DONT_FRAGMENT);
-    h[IP_TTL] = TTL;
-    h[IP_PROTOCOL] = PROTOCOL_UDP;
-    put16(h + IP_CHECKSUM, 0);
-    put32(h + IP_SRC, src);
-    put32(h + IP_DST, dst);
-    put16(h + IP_CHECKSUM, ~ip_sum(h));
+    u32 ip[5] = {(u32)IPV4_NO_OPTIONS << 24 | (length - IP_VERSION), DONT_FRAGMENT,
+                 TTL << 24 | PROTOCOL_UDP << 16, src, dst};
+    ip[2] |= ~ip_sum(ip) & 0xffff;
+    for (u32 i = 0; i < 5; i++)
+        put32(h + IP_VERSION + 4 * i, ip[i]);
 
     put16(h + UDP_SRC, SENDER_PORT);
     put16(h + UDP_DST, ROCE_PORT);
@@ -319,7 +313,10 @@ static enum verdict check_transport(const u8 *h, size_t n)
         return DROP_OPCODE;
     if (get16(h + IP_LENGTH) != n - IP_VERSION || get16(h + UDP_LENGTH) != n - UDP_SRC)
         return DROP_LENGTH;
-    if (ip_sum(h) != 0xffff)
+    u32 ip[5];
+    for (u32 i = 0; i < 5; i++)
+        ip[i] = get32(h + IP_VERSION + 4 * i);
+    if (ip_sum(ip) != 0xffff)
         return DROP_CHECKSUM;
     if (!mac_follows(h + MAC_DST, h + IP_DST) || !mac_follows(h + MAC_SRC, h + IP_SRC))
         return DROP_ADDRESS;

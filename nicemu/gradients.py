@@ -11,18 +11,18 @@ from __future__ import annotations
 import errno
 import json
 import math
-import os
 import warnings
 import zipfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 
 from nicemu.dtypes import FORMATS, Format, format_of
 from nicemu.errors import FileFormatError, NicemuError
+from nicemu.files import WholeFile, refuse
 
 __all__ = ["SUFFIXES", "Gradients", "Output", "read", "read_group", "worker_files"]
 
@@ -107,7 +107,7 @@ def read_group(paths: Iterable[str | Path], dtype: str | None = None) -> list[Gr
         group.append(worker)
         first = group[0]
         if worker.format is not first.format:
-            _refuse(
+            refuse(
                 worker.path,
                 f"dtype is {worker.format.name}, but {first.path} has {first.format.name}",
                 "convert one of them",
@@ -115,7 +115,7 @@ def read_group(paths: Iterable[str | Path], dtype: str | None = None) -> list[Gr
         for key in sorted({*worker.shapes, *first.shapes}):
             mine, theirs = worker.shapes.get(key), first.shapes.get(key)
             if mine != theirs:
-                _refuse(
+                refuse(
                     worker.path,
                     f"{_array(key)} {_shape(mine)}, but {_shape(theirs)} in {first.path}",
                     "give files with equal keys and shapes",
@@ -139,10 +139,10 @@ def read(path: str | Path, dtype: str | None = None) -> Gradients:
     path = Path(path)
     wanted = format_of(dtype) if dtype is not None else None
     if path.suffix not in SUFFIXES:
-        _refuse(path, f"suffix {path.suffix!r} is unknown", f"use {', '.join(SUFFIXES)}")
+        refuse(path, f"suffix {path.suffix!r} is unknown", f"use {', '.join(SUFFIXES)}")
     if not _is(path, Path.is_file):
         what = "is not a regular file" if _is(path, Path.exists) else "does not exist"
-        _refuse(path, what, "name one gradient file per worker")
+        refuse(path, what, "name one gradient file per worker")
     load = {".safetensors": _load_safetensors, ".npz": _load_npz, ".npy": _load_npy}[path.suffix]
     try:
         with warnings.catch_warnings(action="ignore"):  # what numpy has to say of old headers
@@ -153,20 +153,16 @@ def read(path: str | Path, dtype: str | None = None) -> Gradients:
     except NicemuError:
         raise
     except MemoryError:
-        _refuse(path, "does not fit into this machine's memory", "split it into smaller files")
+        refuse(path, "does not fit into this machine's memory", "split it into smaller files")
     except OSError as e:
         remedy = "check the file and its permissions"
         if e.errno == errno.EMFILE:  # each mapped file counts
             remedy = "allow more with ulimit -n"
-        _refuse(path, f"cannot be read: {e.strerror or e}", remedy)
+        refuse(path, f"cannot be read: {e.strerror or e}", remedy)
     except Exception as e:  # the parsers below raise many types on hostile bytes
         text = " ".join(str(e).split())[:200] or type(e).__name__
-        _refuse(path, f"is no valid {path.suffix} file: {text}", "write it again")
+        refuse(path, f"is no valid {path.suffix} file: {text}", "write it again")
     return Gradients(path, fmt, {k: a.shape for k, a in arrays.items()}, stream, metadata)
-
-
-def _refuse(path: Path, what: str, remedy: str) -> NoReturn:
-    raise FileFormatError(f"{path}: {what}: {remedy}")
 
 
 def _is(path: Path, question: Callable[[Path], bool]) -> bool:
@@ -191,17 +187,17 @@ def _shape(shape: tuple[int, ...] | None) -> str:
 def _format(path: Path, arrays: Mapping[str, Array], wanted: Format | None) -> Format:
     """The one format of all arrays; refuses what cannot be reduced."""
     if not arrays:
-        _refuse(path, "holds no array", "store the gradients in it")
+        refuse(path, "holds no array", "store the gradients in it")
     if UNNAMED in arrays and path.suffix != ".npy":
-        _refuse(path, "holds an array whose name is empty", "give it a name")
+        refuse(path, "holds an array whose name is empty", "give it a name")
     found: dict[Format, str] = {}
     for key, array in arrays.items():
         if array.size == 0:
-            _refuse(path, f"{_array(key)} is empty (shape {array.shape})", "leave it out")
+            refuse(path, f"{_array(key)} is empty (shape {array.shape})", "leave it out")
         dtype = array.dtype
         if dtype == np.dtype("V2"):
             if wanted is None or wanted.name != "bfloat16":
-                _refuse(
+                refuse(
                     path,
                     f"{_array(key)} has dtype |V2, which does not say the format",
                     "if it is bfloat16 as numpy stores it, add --dtype bfloat16",
@@ -210,7 +206,7 @@ def _format(path: Path, arrays: Mapping[str, Array], wanted: Format | None) -> F
         else:
             rows = [f for f in FORMATS if f.dtype == dtype.newbyteorder("=")]
             if not rows:
-                _refuse(
+                refuse(
                     path,
                     f"{_array(key)} has dtype {dtype}, which is not supported",
                     f"convert it to one of {SUPPORTED}",
@@ -219,14 +215,14 @@ def _format(path: Path, arrays: Mapping[str, Array], wanted: Format | None) -> F
         found.setdefault(fmt, key)
     if len(found) > 1:
         (a, key_a), (b, key_b) = list(found.items())[:2]
-        _refuse(
+        refuse(
             path,
             f"dtypes are mixed: {key_a!r} is {a.name}, {key_b!r} is {b.name}",
             "store one dtype per file",
         )
     fmt = next(iter(found))
     if wanted is not None and fmt is not wanted:
-        _refuse(path, f"dtype is {fmt.name}, not {wanted.name}", "convert it, or change --dtype")
+        refuse(path, f"dtype is {fmt.name}, not {wanted.name}", "convert it, or change --dtype")
     return fmt
 
 
@@ -271,7 +267,7 @@ def _load_safetensors(path: Path) -> Loaded:
     for key, row in sorted(header.items()):
         fmt = SAFETENSORS_DTYPES.get(row["dtype"])
         if fmt is None:
-            _refuse(
+            refuse(
                 path,
                 f"{_array(key)} has dtype {row['dtype']}, which is not supported",
                 f"convert it to one of {SUPPORTED}",
@@ -306,7 +302,7 @@ def _load_npz(path: Path) -> Loaded:
         for info in archive.infolist():
             key = info.filename.removesuffix(".npy")
             if key in arrays or key == info.filename:
-                _refuse(
+                refuse(
                     path,
                     f"member {info.filename!r} is no array or is there twice",
                     "write it with numpy.savez",
@@ -341,21 +337,19 @@ def _check_key(path: Path, key: str) -> None:
     if path.suffix == ".npz" and (
         zipfile.ZipInfo(member).filename != member or len(member.encode()) > MOST_NAME
     ):
-        _refuse(path, f"an .npz file cannot keep the name {shown!r}", "use .safetensors")
+        refuse(path, f"an .npz file cannot keep the name {shown!r}", "use .safetensors")
     if path.suffix == ".safetensors" and key == "__metadata__":
-        _refuse(path, f"a .safetensors file cannot keep the name {shown!r}", "use .npz")
+        refuse(path, f"a .safetensors file cannot keep the name {shown!r}", "use .npz")
 
 
 # ---- the result ------------------------------------------------------------------------------
 
 
-class Output:
-    """A file that appears whole, under its own name, or not at all.
+class Output(WholeFile):
+    """The file of a result, with the keys and shapes of the group that was reduced::
 
-    Opening it proves that the directory can be written, before any long work::
-
-        with Output("sum.safetensors", group) as output:
-            output.write(values, {"op": "sum"})
+    with Output("sum.safetensors", group) as output:
+        output.write(values, {"op": "sum"})
     """
 
     def __init__(self, path: str | Path, group: Sequence[Gradients]) -> None:
@@ -369,11 +363,11 @@ class Output:
         self._group = group
         named = list(group[0].shapes) != [UNNAMED]
         if self.path.suffix not in SUFFIXES:
-            _refuse(
+            refuse(
                 self.path, f"suffix {self.path.suffix!r} is unknown", f"use {', '.join(SUFFIXES)}"
             )
         if self.path.suffix == ".npy" and named:
-            _refuse(
+            refuse(
                 self.path,
                 f"an .npy file cannot keep the {len(group[0].shapes)} named arrays",
                 "use .npz or .safetensors",
@@ -382,29 +376,8 @@ class Output:
             _check_key(self.path, key)
         for worker in group:
             if _is(self.path, Path.exists) and self.path.samefile(worker.path):
-                _refuse(self.path, "is also an input", "name another output")
-        try:
-            self._target = self.path.resolve()  # of a link, the file behind it
-            if self._target.exists() and not (  # no directory, and no device or pipe either
-                self._target.is_file() and os.access(self._target, os.W_OK)
-            ):
-                _refuse(self.path, "exists and cannot be replaced", "name another output")
-            self._part = self._target.with_name(f".{self._target.name}.{os.getpid()}.part")
-            self._part.touch(exist_ok=False)
-            self._mode = self._part.stat().st_mode & 0o777  # as the umask has it
-        except (OSError, ValueError, RuntimeError) as e:  # the last: a link to itself
-            if isinstance(e, FileFormatError):
-                raise
-            why = getattr(e, "strerror", None) or e
-            _refuse(self.path, f"cannot be written: {why}", "name a writable place")
-
-    def __enter__(self) -> Output:
-        """The output itself."""
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Remove what was reserved and not written."""
-        self._part.unlink(missing_ok=True)
+                refuse(self.path, "is also an input", "name another output")
+        super().__init__(self.path)
 
     def write(self, values: Array, metadata: Mapping[str, str]) -> None:
         """Write the result and put it in place.
@@ -422,22 +395,18 @@ class Output:
             size = math.prod(shape)
             arrays[key] = values[at : at + size].reshape(shape)
             at += size
-        try:
-            self._save(arrays, metadata)
-            self._part.chmod(self._mode)  # safetensors writes files that only their owner may read
-            self._part.replace(self._target)
-        except OSError as e:
-            _refuse(self.path, f"cannot be written: {e.strerror or e}", "name a writable place")
+        with self.put() as part:
+            self._save(part, arrays, metadata)
 
-    def _save(self, arrays: dict[str, Array], metadata: Mapping[str, str]) -> None:
+    def _save(self, part: Path, arrays: dict[str, Array], metadata: Mapping[str, str]) -> None:
         if self.path.suffix == ".npy":
-            with self._part.open("wb") as file:
+            with part.open("wb") as file:
                 np.save(file, arrays[UNNAMED], allow_pickle=False)
             return
         if UNNAMED in arrays:  # numpy's own name for an array without one
             arrays = {"arr_0": arrays[UNNAMED]}
         if self.path.suffix == ".npz":
-            with zipfile.ZipFile(self._part, "w", allowZip64=True) as archive:
+            with zipfile.ZipFile(part, "w", allowZip64=True) as archive:
                 for key, array in arrays.items():
                     with archive.open(f"{key}.npy", "w", force_zip64=True) as file:
                         np.lib.format.write_array(file, array, allow_pickle=False)
@@ -447,6 +416,6 @@ class Output:
 
         common = set.intersection(*(set(w.metadata.items()) for w in self._group))
         try:
-            save_file(arrays, self._part, metadata={**dict(sorted(common)), **metadata})
+            save_file(arrays, part, metadata={**dict(sorted(common)), **metadata})
         except SafetensorError as e:  # its way to say that the disk is full
             raise OSError(str(e)) from e

@@ -25,8 +25,8 @@ CSRC = Path(__file__).parent.parent / "csrc"
 LEVELS: tuple[tuple[str, ...], ...] = (
     ("_nicemu",),  # the C core
     ("errors",),
-    ("dtypes", "machine", "_core"),
-    ("image", "elf", "gradients", "isa"),  # data: ABI, files, names
+    ("dtypes", "machine", "_core", "files"),
+    ("image", "elf", "gradients", "isa", "packet", "pcap"),  # data: ABI, files, names, frames
     ("compile",),
     ("builtin",),
     (
@@ -50,8 +50,8 @@ OUTSIDE = {
     "rich": {"cli"},
     "safetensors": {"gradients"},
 }
-#: The C core is behind one door; nic hands it the description of a whole reduction.
-DOOR = {"_core", "nic"}
+#: The C core is behind one door; nic hands it the description of a whole reduction, packet frames.
+DOOR = {"_core", "nic", "packet"}
 #: The reference shares nothing with what it is held against.
 REFERENCE_MAY = {
     "errors",
