@@ -25,9 +25,9 @@ from tests import wire_model as model
 
 Array = np.ndarray
 BATCH = 4096
-POOL = 128  # good frames that a batch starts from
+POOL = 64  # good frames that a batch starts from
 #: largest payload of a batch's good frames, and bytes by which a frame may grow
-SIZES = ((0, 8), (8, 8), (64, 16), (64, 16), (256, 64), (1024, 64), (4096, 64), (4096, 5000))
+SIZES = ((0, 8), *[(8, 8)] * 2, *[(64, 16)] * 4, *[(256, 64)] * 2, (1024, 64), (4096, 300))
 EDGES = np.array([0, 1, 2, 0x7F, 0x80, 0xFF, 0x7FFF, 0xFFFF, 0xFFFFFF, 0x7FFFFFFF, 0xFFFFFFFF])
 NAMES = ("accepted", *(drop.name for drop in drops()))
 #: Differences that are printed.

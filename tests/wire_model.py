@@ -1,7 +1,7 @@
 """The wire once more, from guide/wire.md: numpy and zlib, nothing of csrc/packet.c.
 
-Owns: what is wrong with a frame, for many frames at a time, and how to seal one (lengths, checksums)
-after it was changed.  Frames are rows of a uint8 array of shape (frames, width), zeros behind their
+Owns: what is wrong with a frame, for many frames at a time, and how to seal one that was changed
+(lengths, checksums).  Frames are rows of a uint8 array of shape (frames, width), zeros behind their
 ends; `n` holds their lengths.
 """
 
@@ -20,7 +20,7 @@ LEAST_FRAME = HEAD + ICRC
 MOST_FRAME = HEAD + MOST + ICRC
 #: bytes of an element by its code: bytes, f16, bf16, f32, f64
 SIZES = np.array([1, 2, 2, 4, 8])
-#: the reduction header, from byte 54 on: field -> (first byte, bytes); kind .. flags as in the guide
+#: field -> (first byte, bytes): of the reduction header
 HEADER = {
     "version": (54, 1),
     "kind": (55, 1),
@@ -37,7 +37,7 @@ HEADER = {
     "flags": (83, 1),
     "reserved": (84, 2),
 }
-#: and the fields before it that a receiver looks at, or that routers change
+#: and before it
 OUTER = {
     "mac_dst": (0, 6),
     "mac_src": (6, 6),
@@ -70,8 +70,8 @@ FIELDS = OUTER | HEADER
 def icrc(frame: bytes) -> bytes:
     """The four bytes that end a frame, from all before them."""
     covered = bytearray(frame[14:-ICRC])
-    for at, size in ((1, 1), (8, 1), (10, 2), (26, 2), (32, 1)):  # ToS, TTL, checksums, FECN/BECN
-        covered[at : at + size] = b"\xff" * size
+    covered[1] = covered[8] = covered[32] = 0xFF  # ToS, TTL, FECN and BECN
+    covered[10:12] = covered[26:28] = b"\xff\xff"  # checksums of IP and UDP
     return struct.pack("<I", zlib.crc32(b"\xff" * 8 + covered))
 
 
@@ -137,6 +137,7 @@ def icrc_wrong(frames: Array, n: Array) -> Array:
 def conditions(frames: Array, n: Array) -> Iterator[tuple[str, Array | None]]:
     """Reason -> which frames it holds of, in the order of the checks; the ICRC is left to do."""
     get = {name: value(frames, name) for name in FIELDS}
+    known = get["type"] < len(SIZES)
     size = SIZES[np.clip(get["type"], 0, len(SIZES) - 1)]
     payload = n - LEAST_FRAME - (get["bth_flags"] >> 4 & 3)
     yield "short", n < LEAST_FRAME
@@ -159,8 +160,8 @@ def conditions(frames: Array, n: Array) -> Iterator[tuple[str, Array | None]]:
     yield "qp", get["qp"] != (get["job"] << 8 | 2)
     yield "flags", get["flags"] > 7
     yield "reserved", get["reserved"] != 0
-    yield "type", get["type"] >= len(SIZES)
-    yield "count", get["count"] * size != payload
+    yield "type", ~known
+    yield "count", known & (get["count"] * size != payload)
     yield "empty", (get["count"] == 0) != (get["flags"] >> 1 & 1)
 
 
