@@ -19,7 +19,8 @@ left after emulation.  QEMU counts no vector instructions, so its MIPS use Spike
     python benches/isa.py --kernels 2,3 --rounds 9 --json isa.json
 
 With ``--against TREE`` two builds are compared instead: this one and that in TREE, a checkout of
-another commit in which ``python setup.py build_ext --inplace`` was run.  Both are child processes.
+another commit in which ``python setup.py build_ext --inplace`` was run.  Each is loaded once, in a
+process of its own that says what CPU time a run took.
 
     python benches/isa.py --against ../before --rounds 15
 """
@@ -27,6 +28,7 @@ another commit in which ``python setup.py build_ext --inplace`` was run.  Both a
 from __future__ import annotations
 
 import argparse
+import json
 import shutil
 import struct
 import subprocess
@@ -183,20 +185,21 @@ def _compiled(command: list[str]) -> None:
 Run = Callable[[int, int], Report]
 
 
+def run_here(path: Path) -> Report:
+    """A program on this project's core, in this process."""
+    elf = load_elf(path)
+    text: list[bytes] = []
+    start = time.process_time()
+    try:
+        run(elf, text.append, vlen=512, memory=1 << 24, budget=1 << 60)
+    except NicemuError as e:
+        raise Unsupported(str(e)) from None
+    return report(b"".join(text).decode(), time.process_time() - start)
+
+
 def nicemu_runner(programs: Programs) -> Run:
     """This project's core, in this process."""
-
-    def go(k: int, repetitions: int) -> Report:
-        elf = load_elf(programs.elf("bare_metal", k, repetitions))
-        text: list[bytes] = []
-        start = time.process_time()
-        try:
-            run(elf, text.append, vlen=512, memory=1 << 24, budget=1 << 60)
-        except NicemuError as e:
-            raise Unsupported(str(e)) from None
-        return report(b"".join(text).decode(), time.process_time() - start)
-
-    return go
+    return lambda k, repetitions: run_here(programs.elf("bare_metal", k, repetitions))
 
 
 def process_runner(programs: Programs, start: str, command: list[str]) -> Run:
@@ -211,11 +214,36 @@ def process_runner(programs: Programs, start: str, command: list[str]) -> Run:
     return go
 
 
+def serve() -> None:
+    """In a child of `build_runner`: run the programs named on standard input, report each."""
+    for line in sys.stdin:
+        try:
+            answer = json.dumps(asdict(run_here(Path(line.rstrip("\n")))))
+        except Unsupported as e:
+            answer = json.dumps(str(e))
+        print(answer, flush=True)
+
+
 def build_runner(programs: Programs, tree: Path) -> Run:
-    """``nicemu run`` of the build in a checkout."""
-    code = f"import sys; sys.path.insert(0, {str(tree)!r}); from nicemu.cli import main; main()"
-    command = [sys.executable, "-c", code, "run", "--memory", "16M", "--budget", str(1 << 60)]
-    return process_runner(programs, "bare_metal", command)
+    """The core of the build in a checkout, in a process of its own that ends with this one."""
+    path = [str(tree), str(Path(__file__).parent)]
+    code = f"import sys; sys.path[:0] = {path!r}; import isa; isa.serve()"
+    process = subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+
+    def go(k: int, repetitions: int) -> Report:
+        assert process.stdin and process.stdout
+        print(programs.elf("bare_metal", k, repetitions), file=process.stdin, flush=True)
+        line = process.stdout.readline()
+        if not line:
+            raise Unsupported(f"the process of {tree} ended with code {process.wait()}")
+        answer = json.loads(line)
+        if isinstance(answer, str):
+            raise Unsupported(answer)
+        return Report(**answer)
+
+    return go
 
 
 def native_runner(path: Path) -> Run:
