@@ -20,6 +20,7 @@ from tests.lockstep.oracle import missing
 from tests.lockstep.session import SLOTS, Session
 from tests.lockstep.shapes import APART, OTHERS
 from tests.lockstep.shrink import from_dict, listing, shrink, to_dict
+from tests.lockstep.subject import Subject
 from tests.lockstep.words import table
 from tests.test_vector_memory import access_of
 from tests.vector_model import LMULS, SEWS, State, execute, legal_vtype
@@ -146,3 +147,17 @@ def test_a_wrong_core_is_found() -> None:
         assert any(difference.word & r.mask == r.match for r in zbs)
     finally:
         session.close()
+
+
+def test_a_wrong_host_path_is_found() -> None:
+    """The second path lacks Zbs here: its programs are told, as ending unlike the first's."""
+    session = Session(SEED, 128, ["portable", "portable"], length=24, examine=4)
+    extensions = [name for name in extension_names() if name != "zbs"]
+    session.subjects[1] = Subject(128, "portable", extensions)
+    try:
+        session.run(0)
+    finally:
+        session.close()
+    assert 0 < session.tally.alike < SLOTS
+    assert session.tally.found and session.tally.unexamined
+    assert all("on the first path" in part for f in session.tally.found for part in f.parts)
