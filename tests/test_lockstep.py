@@ -13,12 +13,14 @@ import numpy as np
 import pytest
 
 from nicemu._core import Insn, extension_names, instructions
-from tests.encode import limits, vtype
+from tests.encode import encode, image, limits, vtype
 from tests.harts import simd_paths
+from tests.lockstep.compare import MODIFIED
 from tests.lockstep.generate import ANY
+from tests.lockstep.layout import CODE, Batch
 from tests.lockstep.oracle import missing
 from tests.lockstep.session import SLOTS, Session
-from tests.lockstep.shapes import APART, OTHERS
+from tests.lockstep.shapes import APART, MSTATUS_UNITS, OTHERS
 from tests.lockstep.shrink import from_dict, listing, shrink, to_dict
 from tests.lockstep.subject import Subject
 from tests.lockstep.words import table
@@ -161,3 +163,29 @@ def test_a_wrong_host_path_is_found() -> None:
     assert 0 < session.tally.alike < SLOTS
     assert session.tally.found and session.tally.unexamined
     assert all("on the first path" in part for f in session.tally.found for part in f.parts)
+
+
+@pytest.mark.parametrize("fenced", [False, True])
+def test_code_written_back_is_free_until_a_fence(session: Session, fenced: bool) -> None:
+    """Spike goes on executing what it has decoded; after FENCE.I both see what memory holds."""
+    program = Batch(bytearray(Batch.size(1, 128)), 1, 128)
+    between = encode("fence.i") if fenced else encode("addi", rd=0, rs1=0)
+    code = [
+        encode("sw", rs1=5, rs2=7, imm=0),
+        encode("addi", rd=10, rs1=10, imm=1),  # what x5 points to
+        encode("sw", rs1=5, rs2=6, imm=0),
+        between,
+        encode("addi", rd=31, rs1=31, imm=-1),
+        encode("bne", rs1=31, rs2=0, target=-16),
+        encode("jalr", rd=0, rs1=0, imm=0),
+    ]
+    program.region(CODE, 0)[: 4 * len(code)] = np.frombuffer(image(code), np.uint8)
+    program.x[0, [5, 6, 7, 31]] = CODE.base + 4, code[1], encode("addi", rd=10, rs1=10, imm=2), 2
+    program.start[0] = CODE.base, 3, MSTATUS_UNITS, 0, 0, 100
+    pair = session.pair("portable")
+    pair.load(program, 0)
+    difference = pair.first_difference()
+    assert (difference is None) == fenced
+    if difference is not None:
+        assert (difference.row, difference.word) == ("addi", code[1])
+        assert pair.freedom(difference) == MODIFIED

@@ -222,11 +222,15 @@ def replay(path: Path) -> int:
         pair = Pair(oracle, Subject(program.vlen, entry["simd"]))
         pair.load(program, 0)
         d = pair.first_difference()
-        whole = d is None and pair.differs_whole()
-        print(d if d else "differs as a whole" if whole else f"{entry['row']}: the same now")
-        status |= d is not None or whole
+        if d is None and not pair.differs_whole():
+            print(f"{entry['row']}: the same now")
+        elif name := pair.freedom(d):
+            print(f"{entry['row']}: explained: {name}")
+        else:
+            print(d or "differs as a whole")
+            status = 1
         oracle.close()
-    return int(status)
+    return status
 
 
 if __name__ == "__main__":

@@ -18,8 +18,8 @@ byte out of reach; misaligned accesses work, misaligned atomics trap as misalign
 Spike for both); WFI completes at once, and traps at once under TW; reserved rounding modes are
 illegal; cycle counts instructions.
 
-Where they choose differently there is an entry in FREEDOMS, in ``generate.EXCLUDED_CSRS`` or in
-``relaxed_mstatus``, with our choice and the reason for it.
+Where they choose differently, our choice and its reason are with FREEDOMS, MODIFIED,
+``relaxed_mstatus`` or ``generate.EXCLUDED_CSRS``.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tests.encode import size
+from tests.encode import rows, size
 from tests.lockstep.layout import (
     CSRS,
     END_FIELDS,
@@ -43,7 +43,7 @@ from tests.lockstep.layout import (
 from tests.lockstep.oracle import Oracle
 from tests.lockstep.subject import Results, Subject
 
-__all__ = ["FREEDOMS", "Difference", "Pair", "State", "differing"]
+__all__ = ["FREEDOMS", "MODIFIED", "Difference", "Pair", "State", "differing"]
 
 MSTATUS = CSRS.index("mstatus")
 UNITS = (3 << 9, 3 << 13)  # VS, FS
@@ -247,6 +247,8 @@ FREEDOMS: dict[str, Callable[[Difference], bool]] = {
     "vset x0, x0 under another VLMAX": kept_vl,
     "SC within the reservation's granule": sc_granule,
 }
+#: Unprivileged manual, Zifencei: stores become visible to fetches by FENCE.I; see Pair.modified.
+MODIFIED = "code modified without FENCE.I"
 
 
 # ---- replay --------------------------------------------------------------------------------------
@@ -305,23 +307,39 @@ class Pair:
                 return True
         return False
 
-    def modified(self, difference: Difference | None) -> bool:
-        """Has the program written to an instruction and then executed it?
+    def freedom(self, difference: Difference | None) -> str | None:
+        """Name of the freedom that explains how the program differs; None: it is unexplained.
 
-        At the difference, or anywhere when the stepped runs show none.  Without a FENCE.I, what is
-        fetched then is free (unprivileged manual, Zifencei).
+        Args:
+            difference: the first; None: the end states differ, but not when both are stepped.
         """
-        begin, subject = State.at_start(self.oracle.batch, 0), self.subject
-        if difference is not None:
-            return begin.word(difference.before.pc) != difference.word
+        if difference is not None and difference.freedom is not None:
+            return difference.freedom
+        return MODIFIED if self.modified(difference) else None
+
+    def modified(self, difference: Difference | None) -> bool:
+        """Has the instruction that differs been written to, at any time since the last FENCE.I?
+
+        Unprivileged manual, Zifencei: what is fetched then is free, also where it has been written
+        back.  nicemu sees every store at once; Spike keeps what it has decoded.  When the stepped
+        runs show no difference, it is asked of each instruction when it is executed.
+        """
+        subject, fence = self.subject, rows()["fence.i"]
         subject.load(self.oracle.batch, 0)
-        for _ in range(STEPS):
+        steps = STEPS if difference is None else difference.step
+        seen, written = subject.memory(), False
+        for step in range(steps + 1):
             pc = subject.cores.pc()
-            if subject.fetch(pc) != begin.fetch(pc):
-                return True
+            watched = pc if difference is None else difference.before.pc
+            written |= subject.fetch(watched) != fetched(seen, watched)
+            if step == steps or (written and difference is None):
+                break
+            fenced = int.from_bytes(subject.fetch(pc), "little") & fence.mask == fence.match
             if not subject.step():
                 break
-        return False
+            if fenced:
+                seen, written = subject.memory(), False
+        return written
 
     def _bracket(self, guess: int | None) -> tuple[int, int] | None:
         """Numbers of steps after which the states are the same and are not, one apart."""

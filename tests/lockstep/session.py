@@ -27,8 +27,6 @@ __all__ = ["Found", "Session", "Tally"]
 
 SLOTS = 128
 CANDIDATES = 20_000
-#: Unprivileged manual, Zifencei: stores become visible to fetches by FENCE.I.
-MODIFIED = "code modified without FENCE.I"
 
 
 @dataclass
@@ -222,15 +220,10 @@ class Session:
         ours = self.results[path]
         if path:  # the manual's freedoms are for Spike and us
             parts = describe(self.results[0], ours, slot, "on the first path")
+        elif name := pair.freedom(difference):
+            self.tally.freedoms[name] += 1
+            return
         else:
-            name = None
-            if pair.modified(difference):
-                name = MODIFIED
-            elif difference is not None:
-                name = difference.freedom
-            if name:
-                self.tally.freedoms[name] += 1
-                return
             parts = describe(self.oracle.batch, ours, slot)
         program = self.oracle.batch.copy([slot])
         self.tally.found.append(Found(self.vlen, simd, number, slot, difference, parts, program))

@@ -46,9 +46,9 @@ def shrink(program: Batch, pair: Pair, row: str | None, whole: bool) -> Batch:
         if not pair.differs_whole():
             return False
         if whole:
-            return not pair.modified(None)
+            return pair.freedom(None) is None
         d = pair.first_difference(step)
-        if d is None or d.freedom is not None or d.row != row or pair.modified(d):
+        if d is None or d.row != row or pair.freedom(d):
             return False
         step = d.step
         return True

@@ -157,6 +157,10 @@ class Subject:
         """The instruction at pc, as much of it as is mapped."""
         return fetched(self._memory, pc)
 
+    def memory(self) -> list[np.ndarray]:
+        """The contents of REGIONS now."""
+        return [m.copy() for m in self._memory]
+
     def step(self) -> bool:
         """One instruction or trap; False when the run has ended."""
         lib.nicemu_run(self.cores.handle, 0, 1, self._stop)
