@@ -8,8 +8,15 @@
 
 enum { MAX_HARTS = 64 };
 
+/* Text of the commit log (log.c); text is NULL while nothing is logged. */
+struct log {
+    char *text;
+    size_t size, used;
+};
+
 struct nicemu_cores {
     u32 n;
+    struct log log;
     const struct simd *simd;
     struct isa *isa;
     struct vtype vtypes[256];

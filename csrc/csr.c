@@ -8,12 +8,13 @@ enum csr {
 };
 #undef CSR
 
+enum csr_kind { KEPT, ZERO };
 struct csr_row {
     const char *name;
     u16 number;
-    u8 ext;
+    u8 ext, kind;
 };
-#define CSR(id, number, ext, kind) {#id, number, EXT_##ext},
+#define CSR(id, number, ext, kind) {#id, number, EXT_##ext, kind},
 static const struct csr_row csr_rows[] = {
 #include "csr.def"
 };
@@ -39,6 +40,12 @@ const char *csr_name(u32 number)
 {
     const struct csr_row *row = find(number);
     return row ? row->name : NULL;
+}
+
+bool csr_is_zero(u32 number)
+{
+    const struct csr_row *row = find(number);
+    return row && row->kind == ZERO;
 }
 
 bool csr_exists(const struct hart *h, u32 number)

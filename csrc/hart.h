@@ -300,6 +300,8 @@ op_fn jump_to_word(op_fn plain, u64 target);
 void fuse(struct block *b); /* pick faster forms of the integer instructions of a new block */
 
 /* run.c */
+/* Up to four bytes at pc into *word; on failure the address that cannot be fetched. */
+bool hart_fetch(const struct hart *h, u64 pc, u32 *word, u64 *bad);
 void hart_run(struct hart *h, u64 budget, nicemu_stop *out);
 void hart_forget_code(struct hart *h); /* drop every decoded block, keep its counts */
 void hart_counters(const struct hart *h, nicemu_counters *out);
@@ -310,6 +312,7 @@ void hart_call(struct hart *h, u64 pc, u64 sp, const u64 args[4], u64 budget, ni
 
 /* csr.c */
 const char *csr_name(u32 number); /* NULL when there is none */
+bool csr_is_zero(u32 number); /* it exists, reads 0 and ignores writes */
 bool csr_exists(const struct hart *h, u32 number);
 u32 csr_needs(u32 number); /* enum need: the unit that must be on, or 0 */
 /* `retired` = instructions retired before the one that reads. */

@@ -27,7 +27,8 @@ enum {
     NICEMU_STOP_BUDGET = 0, /* the budget is used up; the hart can go on */
     NICEMU_STOP_RETURN = 1, /* a called handler returned to its caller */
     NICEMU_STOP_FAULT = 2, /* a trap that nothing in the guest handles */
-    NICEMU_STOP_HTIF = 3 /* a store to the HTIF region was completed */
+    NICEMU_STOP_HTIF = 3, /* a store to the HTIF region was completed */
+    NICEMU_STOP_LOG = 4 /* the log is full: take what is in it and go on */
 };
 
 /* How the host computes: the best this CPU has, or the portable C path. */
@@ -129,6 +130,15 @@ int nicemu_call(nicemu_cores *cores, uint32_t hart, uint64_t pc, uint64_t sp,
                 const uint64_t args[4], uint64_t budget, nicemu_stop *out);
 int nicemu_counters_get(nicemu_cores *cores, uint32_t hart, nicemu_counters *out);
 int nicemu_counters_clear(nicemu_cores *cores, uint32_t hart);
+
+/* Log what every instruction of every hart commits, a line of text each, in the form of Spike's
+ * --log-commits, into the `size` bytes at `text`, which the caller keeps until the log is ended
+ * with NULL.  The harts then go one instruction at a time, to the same end.  size >=
+ * NICEMU_LOG_LINE, the longest line. */
+enum { NICEMU_LOG_LINE = 65536 };
+int nicemu_log(nicemu_cores *cores, char *text, size_t size);
+/* Bytes logged since the last call; what follows begins at `text` again. */
+size_t nicemu_log_take(nicemu_cores *cores);
 
 /* ---- the device ------------------------------------------------------------------------- */
 /* Handler entries by fan-in: [k] takes k payloads in one call, 0 where the image has none. */

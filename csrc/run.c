@@ -4,6 +4,7 @@
 #include "cores.h"
 #include "decode.h"
 #include "fp_env.h"
+#include "log.h"
 
 /* ---- decoded code ----------------------------------------------------------------------- */
 
@@ -27,8 +28,7 @@ BODY(fetch_fault)
     return trap(h, o, CAUSE_FETCH, IMM);
 }
 
-/* Up to four bytes at pc into *word; on failure the address that cannot be fetched. */
-static bool fetch(const struct hart *h, u64 pc, u32 *word, u64 *bad)
+bool hart_fetch(const struct hart *h, u64 pc, u32 *word, u64 *bad)
 {
     u16 half;
     const u8 *p = map_bytes(&h->map, pc, 2, NICEMU_X, bad);
@@ -50,7 +50,7 @@ int trap_illegal(struct hart *h, const struct op *o)
 {
     u32 word = 0;
     u64 bad;
-    fetch(h, op_pc(h, o), &word, &bad);
+    hart_fetch(h, op_pc(h, o), &word, &bad);
     return trap(h, o, CAUSE_ILLEGAL, word);
 }
 
@@ -82,7 +82,7 @@ static void decode_block(const struct hart *h, struct block *b, u64 pc, u32 max)
         struct op *o = &b->ops[b->n];
         u32 word;
         *o = (struct op){.pcoff = (u16)(at - pc), .id = INSN_COUNT};
-        if (!fetch(h, at, &word, &bad)) {
+        if (!hart_fetch(h, at, &word, &bad)) {
             if (b->n) /* let the block before it run first */
                 break;
             o->fn = x_fetch_fault;
@@ -261,13 +261,17 @@ static bool writes_unit_state(const struct op *o)
 }
 
 /* One instruction at h->pc, for what whole blocks cannot do: the last instructions of a budget, the
- * instruction that meets a unit which is off, and the first to make a unit's state dirty. */
-static bool single_step(struct hart *h, nicemu_stop *out)
+ * instruction that meets a unit which is off, the first to make a unit's state dirty, the log. */
+static struct block *next_step(struct hart *h)
 {
     struct block *b = h->step;
     decode_block(h, b, h->pc, 1);
     if (b->needs & h->missing)
         b->ops[0].fn = x_illegal;
+    return b;
+}
+static bool run_step(struct hart *h, struct block *b, nicemu_stop *out)
+{
     h->turn_end = hart_used(h); /* the step block has no successors, but be plain about it */
     int next = enter_block(h, b);
     if (next <= NX_TAKEN)
@@ -278,6 +282,11 @@ static bool single_step(struct hart *h, nicemu_stop *out)
             hart_mark_dirty(h, b->needs);
     }
     return next <= NX_TAKEN || leave(h, b, next, out);
+}
+
+static bool single_step(struct hart *h, nicemu_stop *out)
+{
+    return run_step(h, next_step(h), out);
 }
 
 /* The block after b; NULL: look at h->pc. */
@@ -332,6 +341,28 @@ static void run_blocks(struct hart *h, nicemu_stop *out)
     }
 }
 
+/* The same, one instruction and one line of the log at a time. */
+static void run_logged(struct hart *h, nicemu_stop *out)
+{
+    const struct log *log = &h->cores->log;
+    struct log_entry entry;
+    bool more = true;
+    while (more && hart_used(h) < h->limit) {
+        if (h->pc == RETURN_PC && h->calling) {
+            out->reason = NICEMU_STOP_RETURN;
+            return;
+        }
+        if (log->size - log->used < NICEMU_LOG_LINE) {
+            out->reason = NICEMU_STOP_LOG;
+            return;
+        }
+        struct block *b = next_step(h);
+        log_begin(h, &b->ops[0], &entry);
+        more = run_step(h, b, out);
+        log_end(h, &entry);
+    }
+}
+
 void hart_run(struct hart *h, u64 budget, nicemu_stop *out)
 {
     u64 instret = hart_instret(h), elements = h->elements;
@@ -339,7 +370,10 @@ void hart_run(struct hart *h, u64 budget, nicemu_stop *out)
     h->limit = used + (budget < room ? budget : room);
     *out = (nicemu_stop){.reason = NICEMU_STOP_BUDGET};
     fp_env_enter(h);
-    run_blocks(h, out);
+    if (unlikely(h->cores->log.text != NULL))
+        run_logged(h, out);
+    else
+        run_blocks(h, out);
     fp_env_leave(h);
     out->pc = h->pc;
     out->instructions = hart_instret(h) - instret;

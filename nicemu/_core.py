@@ -21,6 +21,7 @@ __all__ = [
     "FAULT",
     "HTIF",
     "HTIF_REGION",
+    "LOG",
     "RETURN",
     "Cores",
     "Counters",
@@ -45,6 +46,7 @@ BUDGET: int = lib.NICEMU_STOP_BUDGET
 RETURN: int = lib.NICEMU_STOP_RETURN
 FAULT: int = lib.NICEMU_STOP_FAULT
 HTIF: int = lib.NICEMU_STOP_HTIF
+LOG: int = lib.NICEMU_STOP_LOG
 
 SIMD: dict[str, int] = {
     "auto": lib.NICEMU_SIMD_AUTO,
@@ -54,6 +56,7 @@ SIMD: dict[str, int] = {
 
 MOST_HARTS = 64
 VLENS = (128, 256, 512, 1024)
+LOG_BYTES = 16 * lib.NICEMU_LOG_LINE  # logged before a run stops
 MOST_BYTES = 1 << 62  # of one region or read: more than any host has
 
 # Exception codes of the RISC-V privileged manual, table of mcause values.
@@ -187,7 +190,7 @@ class Stop:
     """Why and where a run ended.
 
     Attributes:
-        reason: BUDGET, RETURN, FAULT or HTIF.
+        reason: BUDGET, RETURN, FAULT, HTIF or LOG.
         hart: which hart.
         cause: exception code, for FAULT.
         address: what mtval would hold (FAULT), or the address stored to (HTIF).
@@ -303,6 +306,7 @@ class Cores:
         self._cores = ffi.gc(out[0], lib.nicemu_close)
         self._kept: list[object] = []
         self._mapped = 0  # bytes of all regions
+        self._log = np.empty(0, np.uint8)
         self.harts = harts
         self.vlen = vlen
 
@@ -462,6 +466,19 @@ class Cores:
         out = ffi.new("nicemu_stop *")
         _call(f"pc {pc:#x}", lib.nicemu_call, self._cores, hart, pc, sp, values, budget, out)
         return stop_of(hart, out)
+
+    def start_log(self) -> None:
+        """Log what every instruction commits, in the form of Spike's ``--log-commits``.
+
+        From now on a run may stop with LOG: then :meth:`take_log` and go on.
+        """
+        text = np.empty(LOG_BYTES, np.uint8)
+        _call("log", lib.nicemu_log, self._cores, ffi.cast("char *", text.ctypes.data), LOG_BYTES)
+        self._log = text
+
+    def take_log(self) -> bytes:
+        """The lines since the last call; nothing without :meth:`start_log`."""
+        return self._log[: lib.nicemu_log_take(self._cores)].tobytes()
 
     def counters(self, hart: int = 0) -> Counters:
         """What the hart has done since the counters were cleared."""

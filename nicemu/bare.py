@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from nicemu import _core
-from nicemu._core import BUDGET, FAULT, Cores, Counters, Stop
+from nicemu._core import BUDGET, FAULT, LOG, Cores, Counters, Stop
 from nicemu.elf import Elf
 from nicemu.errors import ArgumentError, Fault, FaultError, FileFormatError
 from nicemu.isa import extensions
@@ -60,6 +60,7 @@ def run(
     memory: int = MEMORY,
     budget: int = 10**10,
     isa: str | None = None,
+    log: Callable[[bytes], object] | None = None,
 ) -> Outcome:
     """Run an executable until one of its cores exits through tohost.
 
@@ -79,6 +80,8 @@ def run(
         budget: most instructions + vector elements of each core.
         isa: an ISA string such as "rv64imac_zicsr": what it does not name, or need, is off and
             traps.  None: everything is on.
+        log: gets what every instruction commits, some lines at a time, in the form of Spike's
+            ``--log-commits``; the run is the same, but slower.
 
     Raises:
         ArgumentError: an argument is out of range.
@@ -94,8 +97,14 @@ def run(
     tohost = _place(harts, elf, memory + -memory % PAGE)
     for i in range(cores):
         harts.reset(elf.entry, i)
+    if log is not None:
+        harts.start_log()
     start = time.perf_counter()
     for stop in _stops(harts, budget):
+        if log is not None:
+            log(harts.take_log())
+        if stop.reason == LOG:
+            continue
         if stop.reason == FAULT:
             raise FaultError(_total(harts, stop), elf.name)
         request = int(tohost[0])
@@ -110,6 +119,8 @@ def run(
                 f"{elf.name}: core {stop.hart} stored {request:#x} to tohost: use device 1 "
                 "command 1 (print a character) or an odd value (exit)"
             )
+    if log is not None:
+        log(harts.take_log())
     # budget 0: a run that ends at once, for where core 0 stands
     raise FaultError(_total(harts, harts.run(0)), f"{elf.name} (give more with --budget)")
 

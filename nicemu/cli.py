@@ -335,6 +335,7 @@ def _show_cores(columns: Sequence[str], rows: Sequence[Sequence[int]]) -> None:
     "--budget", type=int, default=10**10, show_default=True,
     help="Most instructions + vector elements of each core.",
 )  # fmt: skip
+@click.option("--log", type=click.Path(), help="What each instruction commits; - is stdout.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.pass_context
 def run(
@@ -345,6 +346,7 @@ def run(
     memory: str,
     isa: str | None,
     budget: int,
+    log: str | None,
     as_json: bool,
 ) -> None:
     """Run a bare-metal RV64 program until it exits through tohost.
@@ -365,11 +367,21 @@ def run(
             printed.clear()
         printed.extend(data)
 
+    if log == "-" and as_json:
+        raise ArgumentError("log '-' and --json both write to standard output: name a file")
     elf = load_elf(file)
     try:
-        outcome = bare.run(
-            elf, write, cores=cores, vlen=vlen, memory=_bytes(memory), budget=budget, isa=isa
-        )
+        with _log(log) as lines:
+            outcome = bare.run(
+                elf,
+                write,
+                cores=cores,
+                vlen=vlen,
+                memory=_bytes(memory),
+                budget=budget,
+                isa=isa,
+                log=lines,
+            )
     finally:
         out.flush()
     if as_json:
@@ -385,6 +397,18 @@ def run(
             click.echo()
         _show_outcome(outcome)
     ctx.exit(min(outcome.exit_code, MOST_EXIT))
+
+
+@contextmanager
+def _log(path: str | None) -> Iterator[Callable[[bytes], object] | None]:
+    """What takes the lines of a log: a file, `-` for standard output, None for nobody."""
+    if path is None:
+        yield None
+    elif path == "-":
+        yield sys.stdout.buffer.write
+    else:
+        with Path(path).open("wb") as file:
+            yield file.write
 
 
 def _show_outcome(outcome: Outcome) -> None:

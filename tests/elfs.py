@@ -39,6 +39,8 @@ def build(image: Image) -> bytes:
     for name, value in image.symbols.items():
         symbols += struct.pack("<IBBHQQ", len(strings), 0x10, 0, 0xFFF1, value, 0)
         strings += name.encode() + b"\0"
+    names = [len(strings), len(strings) + 8]  # of the last two sections: Spike looks for them
+    strings += b".symtab\0.strtab\0"
     at = 64 + 56 * len(segments)
     program, body = b"", b""
     for address, data, size, flags in segments:
@@ -49,8 +51,8 @@ def build(image: Image) -> bytes:
     rows = [
         (0,) * 10,
         (0, 1, 6, image.base, first, len(image.code), 0, 0, 2, 0),
-        (0, 2, 0, 0, at, len(symbols), 3, 0, 8, 24),
-        (0, 3, 0, 0, at + len(symbols), len(strings), 0, 0, 1, 0),
+        (names[0], 2, 0, 0, at, len(symbols), 3, 0, 8, 24),
+        (names[1], 3, 0, 0, at + len(symbols), len(strings), 0, 0, 1, 0),
     ]
     body += symbols + strings
     section_at = 64 + len(program) + len(body) if image.sections else 0
@@ -60,7 +62,7 @@ def build(image: Image) -> bytes:
     count = len(rows) if image.sections else 0
     header = struct.pack(
         "<HHIQQQIHHHHHH", image.kind, image.machine, 1, entry, 64, section_at, 0, 64,
-        56, len(segments), 64, count, 0,
+        56, len(segments), 64, count, 3 if count else 0,
     )  # fmt: skip
     return ident + header + program + body + (table if image.sections else b"")
 
