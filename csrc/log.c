@@ -196,7 +196,8 @@ static void add_vector(const struct hart *h, const struct op *o, struct log_entr
         spread = vec_align(h, k) + 1;
         registers = fields * spread;
     }
-    if (registers > 8 || o->rd + registers > 32 || (h->vt.ill && !plain))
+    if (registers > 8 || o->rd + registers > 32 || (h->vt.ill && !plain) ||
+        (indexed && vec_misaligned(h, o->rs2, (int)eew - h->vt.sew)))
         return;
     u32 lg = indexed ? h->vt.sew : eew, size = 1u << lg;
     u64 stride = strided ? h->x[o->rs2] : (u64)size * fields;

@@ -342,7 +342,7 @@ static void run_blocks(struct hart *h, nicemu_stop *out)
 }
 
 /* The same, one instruction and one line of the log at a time. */
-static void run_logged(struct hart *h, nicemu_stop *out)
+static __attribute__((noinline)) void run_logged(struct hart *h, nicemu_stop *out)
 {
     const struct log *log = &h->cores->log;
     struct log_entry entry;
