@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from nicemu.builtin import kernel
+    from nicemu.collective import Communicator, Handle, Result
     from nicemu.dtypes import bfloat16, float16, float32
     from nicemu.errors import (
         ArgumentError,
@@ -15,16 +16,21 @@ if TYPE_CHECKING:
         FileFormatError,
         ImageError,
         NicemuError,
+        WorkerLostError,
     )
     from nicemu.image import Context, KernelImage
     from nicemu.machine import MACHINES, Machine
-    from nicemu.nic import Nic, ReduceResult
+    from nicemu.nic import Nic, ReduceResult, Stream
+    from nicemu.partials import Partial
 
 __version__ = "0.1.0"
 
 # public name -> module that has it; loaded when first used, so that importing nicemu is light
 _WHERE = {
     "kernel": "builtin",
+    "Communicator": "collective",
+    "Handle": "collective",
+    "Result": "collective",
     "bfloat16": "dtypes",
     "float16": "dtypes",
     "float32": "dtypes",
@@ -34,27 +40,36 @@ _WHERE = {
     "FileFormatError": "errors",
     "ImageError": "errors",
     "NicemuError": "errors",
+    "WorkerLostError": "errors",
     "Context": "image",
     "KernelImage": "image",
     "MACHINES": "machine",
     "Machine": "machine",
     "Nic": "nic",
     "ReduceResult": "nic",
+    "Stream": "nic",
+    "Partial": "partials",
 }
 
 __all__ = [
     "MACHINES",
     "ArgumentError",
+    "Communicator",
     "Context",
     "Fault",
     "FaultError",
     "FileFormatError",
+    "Handle",
     "ImageError",
     "KernelImage",
     "Machine",
     "Nic",
     "NicemuError",
+    "Partial",
     "ReduceResult",
+    "Result",
+    "Stream",
+    "WorkerLostError",
     "bfloat16",
     "float16",
     "float32",

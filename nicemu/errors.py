@@ -6,9 +6,19 @@ one line on stderr and exit code 2.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-__all__ = ["ArgumentError", "Fault", "FaultError", "FileFormatError", "ImageError", "NicemuError"]
+__all__ = [
+    "ArgumentError",
+    "Fault",
+    "FaultError",
+    "FileFormatError",
+    "ImageError",
+    "NicemuError",
+    "WorkerLostError",
+]
 
 
 class NicemuError(Exception):
@@ -65,3 +75,18 @@ class FaultError(NicemuError):
         """Remember the fault; ``context`` says what was being run."""
         super().__init__(f"{context}: {fault}" if context else str(fault))
         self.fault = fault
+
+
+class WorkerLostError(NicemuError):
+    """Workers are gone: a collective has no result.
+
+    Attributes:
+        missing: their ranks.
+        partials: device -> :class:`nicemu.Partial`: what the survivors' sums are, and of whom.
+    """
+
+    def __init__(self, message: str, missing: Sequence[int], partials: Mapping[str, Any]) -> None:
+        """Remember who is missing and what is there."""
+        super().__init__(message)
+        self.missing = tuple(missing)
+        self.partials = dict(partials)

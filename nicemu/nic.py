@@ -19,8 +19,9 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import wraps
 from operator import index
@@ -38,6 +39,7 @@ from nicemu.errors import ArgumentError, FaultError, ImageError
 from nicemu.image import CONTEXT_SIZE, FAN_INS, MAX_CODE, Context, KernelImage
 from nicemu.machine import Machine
 from nicemu.machine import machine as machine_of
+from nicemu.tables import Table
 
 __all__ = ["CoreUse", "Handled", "Nic", "ReduceResult", "Stream"]
 
@@ -125,29 +127,21 @@ class ReduceResult:
     seconds: float
     cores: tuple[CoreUse, ...]
 
-    def __str__(self) -> str:
-        """A small table, one row per core."""
+    def _table(self) -> Table:
         head = (
             f"{self.values.size} elements of {self.values.dtype} from {self.packets} packets, "
             f"{self.bytes_in} bytes in {self.seconds:.3f} s"
         )
-        rows = [f"{'core':>4} {'packets':>9} {'instructions':>13} {'elements':>12}"]
-        rows += [
-            f"{c.core:>4} {c.packets:>9} {c.instructions:>13} {c.elements:>12}" for c in self.cores
-        ]
-        return "\n".join([head, *rows])
+        rows = [(c.core, c.packets, c.instructions, c.elements) for c in self.cores]
+        return Table(head, ("core", "packets", "instructions", "elements"), rows)
+
+    def __str__(self) -> str:
+        """A small table, one row per core."""
+        return str(self._table())
 
     def _repr_html_(self) -> str:
         """The same table for notebooks."""
-        cells = "".join(
-            f"<tr><td>{c.core}</td><td>{c.packets}</td><td>{c.instructions}</td>"
-            f"<td>{c.elements}</td></tr>"
-            for c in self.cores
-        )
-        return (
-            f"<p>{str(self).splitlines()[0]}</p><table><tr><th>core</th><th>packets</th>"
-            f"<th>instructions</th><th>elements</th></tr>{cells}</table>"
-        )
+        return self._table()._repr_html_()
 
 
 @dataclass(frozen=True)
@@ -491,10 +485,10 @@ class Nic:
         before = [self.counters(i) for i in range(self.machine.cores)]
         batch = max(self.machine.cores, min(BATCH // payload, PACKETS) // len(inputs))
         start = time.perf_counter()
-        with ThreadPoolExecutor(self.threads) as pool:
+        with self._spread() as spread:
             for begin in range(0, chunks, batch):
                 end = min(begin + batch, chunks)
-                self._run_batch(pool, job, (keep, values), begin, end)
+                self._run_batch(spread, job, (keep, values), begin, end)
                 if progress is not None:
                     self._telling = True
                     try:
@@ -631,8 +625,22 @@ class Nic:
         )
         return job, [rows, inputs]
 
+    @contextmanager
+    def _spread(self) -> Iterator[Callable[..., Iterable[Any]]]:
+        """A `map` over the host threads; one needs no other than the caller's."""
+        if self.threads == 1:
+            yield map
+            return
+        with ThreadPoolExecutor(self.threads) as pool:
+            yield pool.map
+
     def _run_batch(
-        self, pool: ThreadPoolExecutor, job: Any, keep: object, begin: int, end: int
+        self,
+        spread: Callable[..., Iterable[Any]],
+        job: Any,
+        keep: object,
+        begin: int,
+        end: int,
     ) -> None:
         # `keep`: held by the thread, which Ctrl-C may leave running behind the caller's back
         def run(thread: int, keep: object = keep) -> Any:
@@ -643,7 +651,7 @@ class Nic:
                 raise ArgumentError(f"reduction of chunks {begin}..{end - 1}: C core error {code}")
             return out
 
-        ends = list(pool.map(run, range(self.threads)))
+        ends = list(spread(run, range(self.threads)))
         failed = [e for e in ends if e.stop.reason != _core.RETURN or e.status]
         if not failed:
             return

@@ -24,7 +24,7 @@ CSRC = Path(__file__).parent.parent / "csrc"
 #: Python modules from the bottom to the top.  A module imports only from lines above its own.
 LEVELS: tuple[tuple[str, ...], ...] = (
     ("_nicemu",),  # the C core
-    ("errors",),
+    ("errors", "tables"),
     ("dtypes", "machine", "_core", "files"),
     ("image", "elf", "gradients", "isa", "packet", "pcap"),  # data: ABI, files, names, frames
     ("compile",),
@@ -36,7 +36,9 @@ LEVELS: tuple[tuple[str, ...], ...] = (
         "reference.tree",
         "reference.error",
     ),
-    ("nic", "bare"),
+    ("partials", "nic", "bare"),
+    ("algorithms", "numerics"),
+    ("collective",),
     ("cli",),
     ("__main__",),
 )

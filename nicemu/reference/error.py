@@ -74,7 +74,13 @@ class Errors:
         )
 
 
-def errors(op: str, inputs: Sequence[Array], result: Array, divisor: int = 1) -> Errors:
+def errors(
+    op: str,
+    inputs: Sequence[Array],
+    result: Array,
+    divisor: int = 1,
+    ulp_of: Format | None = None,
+) -> Errors:
     """Compare a result with the true sum (``avg`` too), product, maximum or minimum of the inputs.
 
     Args:
@@ -82,6 +88,7 @@ def errors(op: str, inputs: Sequence[Array], result: Array, divisor: int = 1) ->
         inputs: 1-D arrays of one length, each of a dtype of nicemu.dtypes.
         result: the same length, of such a dtype.
         divisor: of the true value: the number of workers in a finished average.
+        ulp_of: format whose spacing at the true value is one ulp; None = the result's.
 
     Raises:
         ArgumentError: an unknown op or dtype, no input, or unequal lengths.
@@ -99,7 +106,9 @@ def errors(op: str, inputs: Sequence[Array], result: Array, divisor: int = 1) ->
     with np.errstate(all="ignore"):
         for part in blocks(len(result)):
             values = [widen(x[part].view(row.bits_dtype), row, np.float64) for row, x in rows]
-            found += _block(op, fmt, values, result[part].view(fmt.bits_dtype), divisor)
+            found += _block(
+                op, fmt, values, result[part].view(fmt.bits_dtype), divisor, ulp_of or fmt
+            )
     return found
 
 
@@ -134,7 +143,7 @@ def true_error_ulp(
     return errors(op, streams, result.view(fmt.dtype), divisor).largest_ulp
 
 
-def _block(op: str, fmt: Format, values: list[Array], got: Array, n: int) -> Errors:
+def _block(op: str, fmt: Format, values: list[Array], got: Array, n: int, ulp_of: Format) -> Errors:
     counted = np.logical_and.reduce([np.isfinite(v) for v in values])
     result = widen(got, fmt, np.float64)
     if op == "prod":
@@ -153,7 +162,7 @@ def _block(op: str, fmt: Format, values: list[Array], got: Array, n: int) -> Err
             lo[i] = math.fsum([*column, -hi[i]])
     true = (hi + lo) / n
     # n * result is exact; hi - n * result loses nothing that matters, lo is below one ulp of hi
-    error = np.abs((n * result - hi) - lo) / n / _ulp(fmt, true)
+    error = np.abs((n * result - hi) - lo) / n / _ulp(ulp_of, true)
     infinite = ~np.isfinite(result)
     error[infinite] = np.where(narrow(true[infinite], fmt) == got[infinite], 0.0, np.inf)
     measured = error[counted & np.isfinite(error)]

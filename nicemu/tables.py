@@ -1,0 +1,51 @@
+"""Tables for people: the same rows as text and as HTML.
+
+Owns: how results look in a terminal and in a notebook.  What is in them is their makers' matter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+
+__all__ = ["Table"]
+
+
+@dataclass(frozen=True)
+class Table:
+    """A line of text and rows under names.
+
+    Attributes:
+        head: the line.
+        columns: their names.
+        rows: a cell per column.
+    """
+
+    head: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[object]]
+
+    def __str__(self) -> str:
+        """Columns to the right, the first to the left."""
+        lines = [[str(cell) for cell in line] for line in (self.columns, *self.rows)]
+        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+        texts = [
+            "  ".join(
+                cell.rjust(width) if i else cell.ljust(width)
+                for i, (cell, width) in enumerate(zip(line, widths, strict=True))
+            ).rstrip()
+            for line in lines
+        ]
+        return "\n".join([self.head, *texts] if self.rows else [self.head])
+
+    def _repr_html_(self) -> str:
+        """The same for notebooks."""
+
+        def line(tag: str, cells: Sequence[object]) -> str:
+            inner = "".join(f"<{tag}>{escape(str(cell))}</{tag}>" for cell in cells)
+            return f"<tr>{inner}</tr>"
+
+        body = line("th", self.columns) + "".join(line("td", row) for row in self.rows)
+        table = f"<table>{body}</table>" if self.rows else ""
+        return f"<p>{escape(self.head)}</p>{table}"

@@ -1,0 +1,387 @@
+"""The Communicator: what each collective is, reductions people got wrong elsewhere, places, handles,
+partial sums, the numerics report, and arguments.  The grid of all combinations is matrix.py's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+import nicemu
+from nicemu import ArgumentError, Communicator, Partial
+from nicemu.algorithms import ALGORITHMS
+from nicemu.collective import COLLECTIVES
+from nicemu.dtypes import format_of
+from nicemu.reference.error import errors
+from nicemu.reference.tree import devices, leaves, reduce_tree
+from tests.encode import image
+from tests.test_reference_streams import ROWS
+
+by_algorithm = pytest.mark.parametrize("algorithm", ALGORITHMS)
+Array = np.ndarray
+
+
+def normal(ranks: int, shape: int | tuple[int, ...], element: str = "bfloat16") -> list[Array]:
+    rng = np.random.default_rng(ranks)
+    dtype = format_of(element).dtype
+    return [rng.normal(size=shape).astype(np.float32).astype(dtype) for _ in range(ranks)]
+
+
+def same_on_all(values: list[Array | None]) -> Array:
+    """The one array that all ranks have."""
+    first = values[0]
+    assert first is not None
+    for value in values[1:]:
+        assert value is not None and value.dtype == first.dtype and value.shape == first.shape
+        assert value.tobytes() == first.tobytes()
+    return first
+
+
+# ---- reductions people got wrong elsewhere ---------------------------------------------------
+
+
+@by_algorithm
+@pytest.mark.parametrize(("op", "name", "preset", "inputs", "want"), ROWS)
+def test_known_reductions(
+    op: str, name: str, preset: str, inputs: list[float], want: float, algorithm: str
+) -> None:
+    """The values of numerics: over orders that leave each rank in its place, the right ones."""
+    dtype = format_of(name).dtype
+    arrays = [np.full(3, x, np.float64).astype(dtype) for x in inputs]
+    result = Communicator(len(inputs)).allreduce(arrays, op, preset=preset, algorithm=algorithm)
+    got = same_on_all(result.values)
+    for share in result.shares:
+        part = slice(share.elements.start, share.elements.stop)
+        tree = reduce_tree(op, name, share.order, [x[part] for x in arrays], preset)
+        assert got[part].tobytes() == tree.result.tobytes()
+    in_any_order = len(set(inputs)) < 3 and not (preset == "per-add" and len(inputs) > 8)
+    if in_any_order or op in ("max", "min"):
+        assert got.tolist() == pytest.approx(np.full(3, want).astype(dtype).tolist())
+
+
+@by_algorithm
+@pytest.mark.parametrize("op", ["max", "min"])
+def test_a_nan_loses_wherever_it_is(op: str, algorithm: str) -> None:
+    world, seen = Communicator(5), set()
+    for rank in range(5):
+        arrays = normal(5, 7)
+        arrays[0], arrays[rank] = arrays[rank], np.full(7, np.nan).astype(arrays[0].dtype)
+        clean = [x.astype(np.float32) for r, x in enumerate(arrays) if r != rank]
+        got = same_on_all(world.allreduce(arrays, op, algorithm=algorithm).values)
+        assert got.astype(np.float32).tolist() == getattr(np, op)(clean, axis=0).tolist()
+        seen.add(len(got))
+    assert seen == {7}
+
+
+@by_algorithm
+def test_repeats_bit_by_bit_whatever_the_packets(algorithm: str) -> None:
+    """1e4, 1, -1e4, 1e-3 in float32: any other order would show."""
+    arrays = [np.full(100, x, np.float32) for x in (1e4, 1, -1e4, 1e-3)]
+    seen = set()
+    for payload in (4, 64, 1000, 4096):
+        world = Communicator(4, payload=payload)
+        for _ in range(3):
+            seen.add(same_on_all(world.allreduce(arrays, algorithm=algorithm).values).tobytes())
+    assert len(seen) == 1
+
+
+@by_algorithm
+@pytest.mark.parametrize("count", [0, 1, 7, 8, 9, 31, 33, 1023, 1025, 10007])
+def test_counts_and_a_start_one_element_in(count: int, algorithm: str) -> None:
+    """Sums that are exact in any order; nothing is written beside the outputs."""
+    ranks = 3
+    memory = [np.full(count + 4, -7, np.float16) for _ in range(ranks)]
+    outs = [m[1 : 1 + count] for m in memory]
+    arrays = [(np.arange(count) % 50 + rank).astype(np.float16) for rank in range(ranks)]
+    Communicator(ranks).allreduce(arrays, algorithm=algorithm, out=outs)
+    for out, m in zip(outs, memory, strict=True):
+        assert np.array_equal(out, 3 * (np.arange(count) % 50) + 3)
+        assert np.all(m[[0, -1, -2, -3]] == -7)
+
+
+@by_algorithm
+def test_a_premultiplied_sum_of_bfloat16_is_not_zero(algorithm: str) -> None:
+    """Factors that are powers of two, applied before: 2^-8 of 1.0 from each of 8 ranks."""
+    arrays = [(np.ones(5) * 2.0**-8).astype(nicemu.bfloat16)] * 8
+    got = same_on_all(Communicator(8).allreduce(arrays, algorithm=algorithm).values)
+    assert got.astype(np.float64).tolist() == [2.0**-5] * 5
+
+
+# ---- what each collective is -----------------------------------------------------------------
+
+
+def test_bus_bandwidth_as_nccl_tests_defines_it() -> None:
+    """Its PERFORMANCE.md, for 8 ranks."""
+    factors = {name: row.bus(8) for name, row in COLLECTIVES.items()}
+    assert factors == {
+        "allreduce": 14 / 8,
+        "reduce": 1,
+        "reduce_scatter": 7 / 8,
+        "all_gather": 7 / 8,
+        "broadcast": 1,
+        "barrier": 0,
+    }
+
+
+@by_algorithm
+@pytest.mark.parametrize("ranks", [1, 2, 5, 8])
+def test_bytes_sent_are_the_least_there_can_be(ranks: int, algorithm: str) -> None:
+    """Of an array that divides evenly, all ranks together; per-add, where partial sums are no
+    wider than elements, and no rank is folded."""
+    if ranks == 5 and algorithm == "halving-doubling":
+        return
+    world = Communicator(ranks, algorithm=algorithm)
+    arrays = normal(ranks, 40 * ranks)
+    whole = arrays[0].nbytes
+    for name in ("allreduce", "reduce_scatter"):
+        sent = world.start(name, arrays, preset="per-add").wait().payload_bytes
+        least = round(COLLECTIVES[name].bus(ranks) * whole * ranks)
+        assert sent >= least
+        assert sent == least or (name, algorithm) == ("reduce_scatter", "halving-doubling")
+
+
+@by_algorithm
+def test_shapes(algorithm: str) -> None:
+    world = Communicator(3, algorithm=algorithm)
+    arrays = normal(3, (6, 5), "float32")
+    total = arrays[0] + arrays[1] + arrays[2]
+    assert same_on_all(world.allreduce(arrays).values).shape == (6, 5)
+    reduced = world.reduce(arrays, root=1).values
+    assert reduced[0] is None and reduced[2] is None and reduced[1] is not None
+    assert np.allclose(reduced[1], total, rtol=1e-5, atol=1e-6)
+    parts = world.reduce_scatter(arrays).values
+    assert [p is not None and p.shape for p in parts] == [(2, 5)] * 3
+    assert np.allclose(np.concatenate([p for p in parts if p is not None]), total, 1e-5, 1e-6)
+    gathered = same_on_all(world.all_gather(arrays).values)
+    assert np.array_equal(gathered, np.concatenate(arrays))
+    assert np.array_equal(same_on_all(world.broadcast(arrays[2], root=2).values), arrays[2])
+    assert world.barrier().values == [None] * 3
+    single = same_on_all(world.allreduce([np.array(2, np.float32)] * 3).values)
+    assert single.shape == () and single == 6
+
+
+def test_rows_of_a_2d_array_and_any_dtype_that_is_only_moved() -> None:
+    world = Communicator(4)
+    rows = np.arange(20).reshape(4, 5)
+    assert same_on_all(world.all_gather(rows).values).tolist() == list(range(20))
+    text = np.array(["a", "bc"])
+    assert same_on_all(world.broadcast(text).values).tolist() == ["a", "bc"]
+    assert np.all(same_on_all(world.allreduce(np.ones((4, 3), np.float16)).values) == 4)
+
+
+def test_an_op_of_ones_own() -> None:
+    """A kernel image in place of a name: here one whose handlers all return 1."""
+    sum_ = nicemu.kernel("sum", "float32")
+    world = Communicator(2)
+    arrays = [np.ones(4, np.float32)] * 2
+    assert np.all(same_on_all(world.allreduce(arrays, sum_).values) == 2)
+    with pytest.raises(ArgumentError, match="the image of sum takes float32"):
+        world.allreduce([x.astype(np.float16) for x in arrays], sum_)
+    fails = nicemu.KernelImage(
+        op="fails", preset="wide", element="float32", accumulator="float32", partial="float32",
+        result="float32", code=image([0x00100513, 0x00008067]),  # li a0, 1; ret
+        entries=dict.fromkeys(nicemu.image.REQUIRED, 0),
+    )  # fmt: skip
+    handle = world.start("allreduce", arrays, fails)
+    for _ in range(2):
+        with pytest.raises(nicemu.ImageError, match="returned status 1"):
+            handle.wait()
+    assert handle.done
+    assert np.all(same_on_all(world.allreduce(arrays, sum_).values) == 2)  # others go on
+
+
+# ---- places ----------------------------------------------------------------------------------
+
+
+@by_algorithm
+@pytest.mark.parametrize("name", ["allreduce", "reduce_scatter", "all_gather"])
+def test_outputs_that_lie_over_inputs(name: str, algorithm: str) -> None:
+    """In place as MPI and NCCL have it, and shifted: the result is right in the caller's array."""
+    world = Communicator(3, algorithm=algorithm)
+    for shift in (0, 1, 5):
+        memory = [np.arange(40, dtype=np.float32) * (rank + 1) for rank in range(3)]
+        if name == "all_gather":
+            outs = [m[shift : shift + 27] for m in memory]
+            arrays = [m[9 * rank : 9 * rank + 9] for rank, m in enumerate(memory)]
+        else:
+            arrays = [m[:27] for m in memory]
+            part = 9 if name == "reduce_scatter" else 27
+            outs = [
+                m[shift + (part * rank if part == 9 else 0) :][:part] for rank, m in enumerate(memory)
+            ]
+        want = world.start(name, [x.copy() for x in arrays]).wait().values
+        got = world.start(name, arrays, out=outs).wait().values
+        for out, value, right in zip(outs, got, want, strict=True):
+            assert value is out and right is not None
+            assert out.tolist() == right.tolist()
+
+
+def test_strided_and_transposed_arrays() -> None:
+    world = Communicator(2)
+    base = [np.zeros((6, 8), np.float16), np.ones((6, 8), np.float16)]
+    views: list[Callable[[Array], Array]] = [
+        lambda a: a.T, lambda a: a[::-1, ::3], lambda a: a[:, 1:4], lambda a: a[2:2]
+    ]  # fmt: skip
+    for view in views:
+        outs = [np.full((6, 8), 9, np.float16) for _ in base]
+        world.allreduce([view(b) for b in base], out=[view(o) for o in outs])
+        for out in outs:
+            assert np.all(view(out) == 1)
+            view(out)[...] = 9
+            assert np.all(out == 9)
+
+
+def test_in_place_leaves_the_other_ranks_of_a_reduce_alone() -> None:
+    arrays = [np.full(5, r, np.float32) for r in range(3)]
+    result = Communicator(3).reduce(arrays, root=1, out=arrays)
+    assert result.values[1] is arrays[1]
+    assert [x.tolist() for x in arrays] == [[0] * 5, [3] * 5, [2] * 5]
+
+
+# ---- handles, partial sums, reports ----------------------------------------------------------
+
+
+def test_several_under_way() -> None:
+    world = Communicator(4)
+    arrays = [normal(4, 300 + i) for i in range(3)]
+    handles = [world.start("allreduce", a, partials=True) for a in arrays]
+    assert not any(h.done for h in handles)
+    for many in zip(*handles, strict=True):  # in turns
+        assert len({p.device for p in many}) == 1
+    for handle, given in zip(handles, arrays, strict=True):
+        assert handle.done
+        want = same_on_all(world.allreduce(given).values)
+        assert same_on_all(handle.wait().values).tobytes() == want.tobytes()
+        assert list(handle) == []
+
+
+@by_algorithm
+@pytest.mark.parametrize("ranks", [2, 3, 6, 8])
+@pytest.mark.parametrize("preset", ["wide", "per-hop", "per-add"])
+def test_partial_sums_are_the_reference_s(ranks: int, algorithm: str, preset: str) -> None:
+    """Each of them, by name, and told in the order in which levels are complete."""
+    arrays = normal(ranks, 101, "float16")
+    told: list[Partial] = []
+    handle = Communicator(ranks, algorithm=algorithm).start(
+        "allreduce", arrays, preset=preset, partials=True
+    )
+    result = handle.wait(told.append)
+    assert set(result.partials) == {p.device for p in told}
+    assert [int(p.device.partition("/")[2]) for p in told] == sorted(
+        int(p.device.partition("/")[2]) for p in told
+    )
+    unseen = set(result.partials)
+    for share in result.shares:
+        part = slice(share.elements.start, share.elements.stop)
+        tree = reduce_tree("sum", "float16", share.order, [x[part] for x in arrays], preset)
+        for path, node in devices(share.order):
+            if path:
+                made = result.partials[share.names[path]]
+                assert made.contributors == leaves(node)
+                (elements,) = made.ranges
+                at = slice(part.start - elements.start, part.stop - elements.start)
+                assert made.values[at].tobytes() == tree.partials[path].tobytes()
+                unseen.discard(made.device)
+    assert not unseen
+    assert set(share.names[()] for share in result.shares) == {
+        share.names[()] for share in result.shares if share.names[()] not in result.partials
+    }
+
+
+def test_no_partial_sums_unless_asked_for() -> None:
+    told: list[Partial] = []
+    result = Communicator(4).start("allreduce", normal(4, 10)).wait(told.append)
+    assert not told and not result.partials
+
+
+@pytest.mark.parametrize("preset", ["wide", "per-hop", "per-add"])
+def test_report_says_where_precision_went(preset: str) -> None:
+    arrays = normal(8, 500)
+    world = Communicator(8, algorithm="halving-doubling")
+    result = world.allreduce(arrays, preset=preset, partials=True)
+    report = result.numerics(arrays)
+    assert [level.name for level in report.levels] == ["rank/1", "rank/2", "rank/3", "result"][-4:]
+    assert [level.devices for level in report.levels] == [8, 8, 8, 8][: len(report.levels)]
+    last = report.levels[-1].total
+    got = same_on_all(result.values)
+    assert last.largest_ulp == errors("sum", arrays, got).largest_ulp
+    assert last.mean_ulp == pytest.approx(errors("sum", arrays, got).mean_ulp)
+    made = [level.made.mean_ulp for level in report.levels]
+    if preset == "wide":  # once, in finish
+        assert max(made[:-1]) < 1e-3 < made[-1]
+    else:
+        assert min(made) > 0.05
+    assert "made here" in str(report) and "<table>" in report._repr_html_()
+
+
+def test_report_counts_what_is_no_number() -> None:
+    arrays = [np.full(4, x, np.float16) for x in (40000, 40000, -40000, -40000)]
+    arrays[0][3] = np.nan
+    world = Communicator(4, algorithm="halving-doubling")
+    report = world.allreduce(arrays, preset="per-hop", partials=True).numerics(arrays)
+    first, last = report.levels
+    assert (first.total.overflows, first.total.nans) == (2 * 3 + 1, 1)
+    assert (last.total.nans, last.total.nans_made) == (4, 3)
+
+
+def test_report_needs_what_it_compares() -> None:
+    arrays = normal(4, 10)
+    world = Communicator(4, algorithm="halving-doubling")
+    with pytest.raises(ArgumentError, match="partials=True"):
+        world.allreduce(arrays).numerics(arrays)
+    result = world.allreduce(arrays, partials=True)
+    with pytest.raises(ArgumentError, match="3 inputs"):
+        result.numerics(arrays[:3])
+    with pytest.raises(ArgumentError, match="no rank has an array"):
+        world.barrier().numerics(arrays)
+
+
+def test_how_a_result_looks() -> None:
+    result = Communicator(4).allreduce(normal(4, 10), "avg", partials=True)
+    assert str(result).startswith("allreduce of avg, wide over 4 ranks, ring: 10 elements of bfl")
+    assert "rank2/1" in str(result) and "1..2" in str(result)
+    assert result._repr_html_().count("<tr>") == 1 + len(result.partials)
+    with pytest.raises(ArgumentError, match="4 orders"):
+        _ = result.order
+    tree = Communicator(4).allreduce(normal(4, 10), algorithm="halving-doubling")
+    assert tree.order == ((0, 1), (2, 3))
+
+
+# ---- arguments -------------------------------------------------------------------------------
+
+F = [np.zeros(6, np.float16)] * 3
+READ_ONLY = np.broadcast_to(np.zeros(1, np.float16), 6)
+SHARED = np.zeros(9, np.float16)
+BAD: dict[str, tuple[Callable[[Communicator], object], str]] = {
+    "ranks": (lambda w: Communicator(0), "ranks 0"),
+    "algorithm": (lambda w: Communicator(2, algorithm="tree"), "algorithm 'tree'"),
+    "algorithm of a call": (lambda w: w.allreduce(F, algorithm="x"), "algorithm 'x'"),
+    "collective": (lambda w: w.start("scan", F), "collective 'scan'"),
+    "op": (lambda w: w.allreduce(F, "mean"), "op 'mean'"),
+    "preset": (lambda w: w.allreduce(F, preset="narrow"), "preset 'narrow'"),
+    "dtype": (lambda w: w.allreduce([np.zeros(6)] * 3), "dtype float64"),
+    "too few": (lambda w: w.allreduce(F[:2]), "2 arrays for 3 ranks"),
+    "no array": (lambda w: w.allreduce([[1.0]] * 3), "rank 0 has list"),  # type: ignore[list-item]
+    "shapes": (lambda w: w.allreduce([*F[:2], np.zeros(7, np.float16)]), "rank 2 has shape"),
+    "dtypes": (lambda w: w.allreduce([*F[:2], np.zeros(6, np.float32)]), "rank 2 has shape"),
+    "root": (lambda w: w.reduce(F, root=3), "root 3"),
+    "broadcast of a list": (lambda w: w.broadcast(F), "pass the root's array"),  # type: ignore[arg-type]
+    "parts": (lambda w: w.reduce_scatter([np.zeros(7, np.float16)] * 3), "multiple of 3"),
+    "single": (lambda w: w.all_gather([np.float16(1) + np.zeros(())] * 3), "single numbers"),
+    "out too few": (lambda w: w.allreduce(F, out=F[:2]), "out has 2 arrays"),
+    "out missing": (lambda w: w.allreduce(F, out=[None] * 3), "out of rank 0 is NoneType"),
+    "out shape": (lambda w: w.allreduce(F, out=[np.zeros((2, 3), np.float16)] * 3), "shape (2, 3)"),
+    "out dtype": (lambda w: w.allreduce(F, out=[np.zeros(6, np.int16)] * 3), "int16"),
+    "out read-only": (lambda w: w.allreduce(F, out=[READ_ONLY] * 3), "not writeable"),
+    "out twice": (lambda w: w.allreduce(F, out=[SHARED[i : i + 6] for i in (0, 3, 1)]), "overlap"),
+    "seed": (lambda w: w.allreduce(F, seed=-1), "seed=-1"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_argument_errors(name: str) -> None:
+    use, text = BAD[name]
+    with pytest.raises(ArgumentError) as error:
+        use(Communicator(3))
+    assert text in str(error.value) and "\n" not in str(error.value)
