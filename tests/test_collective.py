@@ -1,5 +1,5 @@
-"""The Communicator: what each collective is, reductions people got wrong elsewhere, places, handles,
-partial sums, the numerics report, and arguments.  The grid of all combinations is matrix.py's."""
+"""The Communicator: reductions people got wrong elsewhere, each collective, places, handles,
+partial sums, the numerics report, arguments.  The grid of all combinations is matrix.py's."""
 
 from __future__ import annotations
 
@@ -46,7 +46,8 @@ def same_on_all(values: list[Array | None]) -> Array:
 def test_known_reductions(
     op: str, name: str, preset: str, inputs: list[float], want: float, algorithm: str
 ) -> None:
-    """The values of numerics: over orders that leave each rank in its place, the right ones."""
+    """By the order that is stated, the same bits on every rank; where no order matters, the right
+    value of numerics."""
     dtype = format_of(name).dtype
     arrays = [np.full(3, x, np.float64).astype(dtype) for x in inputs]
     result = Communicator(len(inputs)).allreduce(arrays, op, preset=preset, algorithm=algorithm)
@@ -55,8 +56,8 @@ def test_known_reductions(
         part = slice(share.elements.start, share.elements.stop)
         tree = reduce_tree(op, name, share.order, [x[part] for x in arrays], preset)
         assert got[part].tobytes() == tree.result.tobytes()
-    in_any_order = len(set(inputs)) < 3 and not (preset == "per-add" and len(inputs) > 8)
-    if in_any_order or op in ("max", "min"):
+    exact = min(inputs) >= 0 and not (preset == "per-add" and len(inputs) > 8)
+    if exact or op in ("max", "min"):  # then in any order
         assert got.tolist() == pytest.approx(np.full(3, want).astype(dtype).tolist())
 
 
@@ -208,7 +209,8 @@ def test_outputs_that_lie_over_inputs(name: str, algorithm: str) -> None:
             arrays = [m[:27] for m in memory]
             part = 9 if name == "reduce_scatter" else 27
             outs = [
-                m[shift + (part * rank if part == 9 else 0) :][:part] for rank, m in enumerate(memory)
+                m[shift + (part * rank if part == 9 else 0) :][:part]
+                for rank, m in enumerate(memory)
             ]
         want = world.start(name, [x.copy() for x in arrays]).wait().values
         got = world.start(name, arrays, out=outs).wait().values
@@ -268,9 +270,7 @@ def test_partial_sums_are_the_reference_s(ranks: int, algorithm: str, preset: st
     )
     result = handle.wait(told.append)
     assert set(result.partials) == {p.device for p in told}
-    assert [int(p.device.partition("/")[2]) for p in told] == sorted(
-        int(p.device.partition("/")[2]) for p in told
-    )
+    when = {p.device: i for i, p in enumerate(told)}
     unseen = set(result.partials)
     for share in result.shares:
         part = slice(share.elements.start, share.elements.stop)
@@ -283,10 +283,10 @@ def test_partial_sums_are_the_reference_s(ranks: int, algorithm: str, preset: st
                 at = slice(part.start - elements.start, part.stop - elements.start)
                 assert made.values[at].tobytes() == tree.partials[path].tobytes()
                 unseen.discard(made.device)
+                parent = share.names[path[:-1]]
+                assert when[made.device] < when.get(parent, len(told))
     assert not unseen
-    assert set(share.names[()] for share in result.shares) == {
-        share.names[()] for share in result.shares if share.names[()] not in result.partials
-    }
+    assert not any(share.names[()] in result.partials for share in result.shares)
 
 
 def test_no_partial_sums_unless_asked_for() -> None:
@@ -301,8 +301,8 @@ def test_report_says_where_precision_went(preset: str) -> None:
     world = Communicator(8, algorithm="halving-doubling")
     result = world.allreduce(arrays, preset=preset, partials=True)
     report = result.numerics(arrays)
-    assert [level.name for level in report.levels] == ["rank/1", "rank/2", "rank/3", "result"][-4:]
-    assert [level.devices for level in report.levels] == [8, 8, 8, 8][: len(report.levels)]
+    assert [level.name for level in report.levels] == ["rank/1", "rank/2", "result"]
+    assert [level.devices for level in report.levels] == [8, 8, 8]
     last = report.levels[-1].total
     got = same_on_all(result.values)
     assert last.largest_ulp == errors("sum", arrays, got).largest_ulp
@@ -368,7 +368,7 @@ BAD: dict[str, tuple[Callable[[Communicator], object], str]] = {
     "root": (lambda w: w.reduce(F, root=3), "root 3"),
     "broadcast of a list": (lambda w: w.broadcast(F), "pass the root's array"),  # type: ignore[arg-type]
     "parts": (lambda w: w.reduce_scatter([np.zeros(7, np.float16)] * 3), "multiple of 3"),
-    "single": (lambda w: w.all_gather([np.float16(1) + np.zeros(())] * 3), "single numbers"),
+    "single": (lambda w: w.all_gather([np.zeros((), np.float16)] * 3), "single numbers"),
     "out too few": (lambda w: w.allreduce(F, out=F[:2]), "out has 2 arrays"),
     "out missing": (lambda w: w.allreduce(F, out=[None] * 3), "out of rank 0 is NoneType"),
     "out shape": (lambda w: w.allreduce(F, out=[np.zeros((2, 3), np.float16)] * 3), "shape (2, 3)"),

@@ -8,7 +8,7 @@ What one step computes is arithmetic's.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -41,17 +41,26 @@ class TreeBits:
 
 def leaves(order: Order) -> tuple[int, ...]:
     """The ranks in an order, from left to right."""
-    if isinstance(order, tuple):
-        return tuple(rank for child in order for rank in leaves(child))
-    return (order,)
+    found, left = [], [order]
+    while left:
+        node = left.pop()
+        if isinstance(node, tuple):
+            left += reversed(node)
+        else:
+            found.append(node)
+    return tuple(found)
 
 
-def devices(order: Order, path: Path = ()) -> Iterator[tuple[Path, tuple[Order, ...]]]:
+def devices(order: Order) -> Iterator[tuple[Path, tuple[Order, ...]]]:
     """Path and order of every device, children before their parent."""
-    if isinstance(order, tuple):
-        for i, child in enumerate(order):
-            yield from devices(child, (*path, i))
-        yield path, order
+    found: list[tuple[Path, tuple[Order, ...]]] = []
+    left: list[tuple[Path, Order]] = [((), order)]
+    while left:
+        path, node = left.pop()
+        if isinstance(node, tuple):
+            found.append((path, node))
+            left += [((*path, i), child) for i, child in enumerate(node)]
+    return reversed(found)
 
 
 def reduce_tree(
@@ -83,19 +92,15 @@ def reduce_tree(
     fmt, bits = checked(op, element, streams)
     device = _checked_order(order, len(bits))
     steps = arithmetic(op, fmt, preset)
+    plan = list(devices(device))
     result = np.empty(len(bits[0]), fmt.bits_dtype)
-    partials = {
-        path: np.empty(len(result), steps.partial.bits_dtype) for path, _ in devices(device)
-    }
-    for part in blocks(len(result)):
-
-        def record(path: Path, emitted: Array, part: slice = part) -> None:
-            partials[path][part] = emitted
-
-        with np.errstate(all="ignore"):
-            acc = _device(steps, device, [b[part] for b in bits], (), record)
-            record((), steps.emit(acc))
-            result[part] = steps.finish(acc, len(leaves(device)))
+    partials = {path: np.empty(len(result), steps.partial.bits_dtype) for path, _ in plan}
+    with np.errstate(all="ignore"):
+        for part in blocks(len(result)):
+            for path, node in plan:
+                total = _merged(steps, node, path, [b[part] for b in bits], partials, part)
+                partials[path][part] = steps.emit(total)
+            result[part] = steps.finish(total, len(leaves(device)))
     return TreeBits(result, partials)
 
 
@@ -121,21 +126,19 @@ def _checked_order(order: Order, ranks: int) -> tuple[Order, ...]:
     return order
 
 
-def _device(
+def _merged(
     steps: Arithmetic,
     node: tuple[Order, ...],
-    bits: Sequence[Array],
     path: Path,
-    record: Callable[[Path, Array], None],
+    bits: Sequence[Array],
+    partials: Mapping[Path, Array],
+    part: slice,
 ) -> Array:
     """The accumulator of a device when all its children are merged."""
     total: Array | None = None
     for i, child in enumerate(node):
         if isinstance(child, tuple):
-            below = (*path, i)
-            partial = steps.emit(_device(steps, child, bits, below, record))
-            record(below, partial)
-            value = steps.load(partial)
+            value = steps.load(partials[*path, i][part])
         else:
             value = steps.lift(bits[child])
         total = value if total is None else steps.merge(total, value)
