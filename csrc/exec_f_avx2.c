@@ -244,7 +244,7 @@ HOST_FP(fcvt_h_d, f16, ONE(f64), odd_f32(A(f64)))
 HOST_FP(fcvt_d_s, f64, ONE(f32), f64_of_f32(A(f32)))
 HOST_FP(fcvt_s_d, f32, ONE(f64), f32_of_f64(A(f64)))
 
-void simd_avx2_replace(op_fn fn[INSN_COUNT])
+void f_avx2_replace(op_fn fn[INSN_COUNT])
 {
 #define ROW(name) {I_##name, host_##name},
 #define ROWS(x)                                                                                    \
@@ -269,6 +269,5 @@ void simd_avx2_replace(op_fn fn[INSN_COUNT])
                     ROW(fcvt_d_s) ROW(fcvt_s_d)};
     for (unsigned i = 0; i < COUNT_OF(rows); i++)
         fn[rows[i].id] = rows[i].fn;
-    vmem_avx2_replace(fn);
 }
 #endif

@@ -137,7 +137,7 @@ static inline int store(struct hart *h, const struct op *o, struct access m)
 
 /* ---- the bodies --------------------------------------------------------------------------- */
 
-/* For exec_vmem_avx2.c: legal under this vtype, and not masked. */
+/* For exec_vmem_x86.c: legal under this vtype, and not masked. */
 static inline void note_plain(const struct hart *h, const struct op *o)
 {
     if (o->vm)

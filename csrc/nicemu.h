@@ -32,7 +32,12 @@ enum {
 };
 
 /* How the host computes: the best this CPU has, or the portable C path. */
-enum { NICEMU_SIMD_AUTO = 0, NICEMU_SIMD_PORTABLE = 1, NICEMU_SIMD_AVX2 = 2 };
+enum {
+    NICEMU_SIMD_AUTO = 0,
+    NICEMU_SIMD_PORTABLE = 1,
+    NICEMU_SIMD_AVX2 = 2,
+    NICEMU_SIMD_AVX512 = 3 /* F, BW, DQ and VL */
+};
 
 typedef struct nicemu_cores nicemu_cores;
 
@@ -87,7 +92,7 @@ int nicemu_csr_row(uint32_t i, const char **name);
 /* ---- harts and their memory ------------------------------------------------------------- */
 int nicemu_open(const nicemu_config *config, nicemu_cores **out);
 void nicemu_close(nicemu_cores *cores);
-/* "avx2" or "portable": the path that this object uses. */
+/* "avx512", "avx2" or "portable": the path that this object uses. */
 const char *nicemu_simd_name(const nicemu_cores *cores);
 
 /* Map the `size` bytes at `host`, which the caller keeps as long as the cores run, at `base` for

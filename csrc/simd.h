@@ -13,11 +13,12 @@ struct simd {
 };
 
 extern const struct simd simd_portable;
-extern const struct simd simd_avx2; /* a row only where the compiler can make it */
+extern const struct simd simd_avx2; /* rows only where the compiler can make them */
+extern const struct simd simd_avx512;
 
-/* exec_f_avx2.c, which also calls that of exec_vmem_avx2.c */
-void simd_avx2_replace(op_fn fn[INSN_COUNT]);
-void vmem_avx2_replace(op_fn fn[INSN_COUNT]);
+void f_avx2_replace(op_fn fn[INSN_COUNT]); /* exec_f_avx2.c */
+void vmem_avx2_replace(op_fn fn[INSN_COUNT]); /* exec_vmem_x86.c */
+void vmem_avx512_replace(op_fn fn[INSN_COUNT]);
 
 /* The path for a NICEMU_SIMD_* request, or NULL when this host cannot run it. */
 const struct simd *simd_choose(u32 request);

@@ -35,5 +35,6 @@ struct vec_loops {
 
 extern const struct vec_loops vec_loops_portable;
 extern const struct vec_loops vec_loops_avx2;
+extern const struct vec_loops vec_loops_avx512;
 
 #endif

@@ -15,7 +15,7 @@ LANE_TYPE(lane64, u64)
 /* vloops.h: the iterations of a loop do not depend on each other in a way that forbids SIMD.
  * Without AVX2, clang's SIMD shifts by variable amounts go through floating point, and would raise
  * flags: scalar code then. */
-#if defined(__clang__) && defined(__x86_64__) && !defined(VLOOPS_AVX2)
+#if defined(__clang__) && defined(__x86_64__) && !defined(VLOOPS_VECTORISED)
 #define INDEPENDENT _Pragma("clang loop vectorize(disable) unroll(disable)")
 #elif defined(__clang__)
 #define INDEPENDENT _Pragma("clang loop vectorize(assume_safety)")

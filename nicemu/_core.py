@@ -52,6 +52,7 @@ SIMD: dict[str, int] = {
     "auto": lib.NICEMU_SIMD_AUTO,
     "portable": lib.NICEMU_SIMD_PORTABLE,
     "avx2": lib.NICEMU_SIMD_AVX2,
+    "avx512": lib.NICEMU_SIMD_AVX512,
 }
 
 MOST_HARTS = 64
@@ -271,7 +272,7 @@ class Cores:
         Args:
             harts: 1..64.
             vlen: bits of a vector register: 128, 256, 512 or 1024.
-            simd: host path: "auto", "portable" or "avx2" (same bits on each).
+            simd: host path: "auto", "portable", "avx2" or "avx512" (same bits on each).
             trap_to_guest: True: a trap enters mtvec as on bare metal; False: it ends the run.
             extensions: names as in :func:`extension_names`; None = all.
 

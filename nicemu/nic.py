@@ -206,7 +206,7 @@ class Nic:
             machine: preset name or :class:`nicemu.Machine`.
             threads: host threads for independent cores; None = one per host CPU.  Results do not
                 depend on it.
-            simd: host path: "auto", "portable" or "avx2".  Results do not depend on it.
+            simd: host path: "auto", "portable", "avx2" or "avx512".  Results do not depend on it.
 
         Raises:
             ArgumentError: an argument is out of range.

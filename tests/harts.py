@@ -18,7 +18,7 @@ STACK_ROOM = 256
 def simd_paths() -> list[str]:
     """The host paths that this machine has."""
     out = []
-    for path in ("portable", "avx2"):
+    for path in [name for name in _core.SIMD if name != "auto"]:
         try:
             _core.Cores(simd=path)
         except ArgumentError:

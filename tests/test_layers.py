@@ -170,6 +170,7 @@ HEADERS: dict[str, set[str]] = {
     "vloops.h": {"hart.h"},
     "vloops_int.h": {"vloops.h"},
     "vloops_fp.h": {"fp_estimate.h", "vloops_int.h"},
+    "vloops_x86.h": {"vloops_fp.h"},
     "vloops_table.h": set(),
     "fp_env.h": {"simd.h", "vloops.h"},
     "exec_v.h": {"vloops.h"},
@@ -199,9 +200,10 @@ SOURCES: dict[str, set[str]] = {
     "exec_vred.c": {"exec_v.h"},
     "exec_vmem.c": {"exec_v.h"},
     "exec_vmem_each.c": {"exec_v.h"},
-    "exec_vmem_avx2.c": {"exec_v.h", "simd.h"},
+    "exec_vmem_x86.c": {"exec_v.h", "simd.h"},
     "vloops_portable.c": {"vloops_fp.h", "vloops_table.h"},
-    "vloops_avx2.c": {"vloops_fp.h", "vloops_table.h"},
+    "vloops_avx2.c": {"vloops_x86.h", "vloops_fp.h", "vloops_table.h"},
+    "vloops_avx512.c": {"vloops_x86.h", "vloops_fp.h", "vloops_table.h"},
 }
 SYSTEM_HEADERS: dict[str, set[str]] = {
     "base.h": {"stdbool.h", "stddef.h", "stdint.h", "string.h"},
@@ -211,8 +213,9 @@ SYSTEM_HEADERS: dict[str, set[str]] = {
     "fp_env.h": {"xmmintrin.h"},
     "simd.c": {"cpuid.h"},
     "exec_f_avx2.c": {"immintrin.h"},
-    "exec_vmem_avx2.c": {"immintrin.h"},
+    "exec_vmem_x86.c": {"immintrin.h"},
     "vloops_avx2.c": {"immintrin.h"},
+    "vloops_avx512.c": {"immintrin.h"},
 }
 
 
