@@ -199,7 +199,7 @@ static __attribute__((noinline)) bool works_on_f16(const struct hart *h, const s
 
 bool vec_loop_exists(const struct hart *h, const struct op *o)
 {
-    return !h->vt.ill && h->loops->fn[o->arg][h->vt.sew] && (h->zvfh || !works_on_f16(h, o));
+    return !h->vt.ill && h->loops->loop[o->arg].fn[h->vt.sew] && (h->zvfh || !works_on_f16(h, o));
 }
 
 /* May the instruction have these operands under this vtype?  The answer is kept in the op. */
@@ -290,8 +290,16 @@ static void compute_partial(struct hart *h, const struct op *o, const struct sha
 static inline __attribute__((always_inline)) void compute_all(struct hart *h, const struct op *o,
                                                               struct shape s)
 {
-    vloop_fn loop = h->loops->fn[o->arg][h->vt.sew];
-    const void *b = operand_b(h, o, s);
+    const struct vec_loop *row = &h->loops->loop[o->arg];
+    vloop_fn loop = row->fn[h->vt.sew], with_scalar = row->fn_scalar[h->vt.sew];
+    const void *b;
+    if ((s.b == F || s.b == BF16) && with_scalar) {
+        u64 number = scalar(h, o, s.b);
+        b = memcpy(h->vtmp[1], &number, sizeof number);
+        loop = with_scalar;
+    } else {
+        b = operand_b(h, o, s);
+    }
     count_elements(h, h->vl);
     u8 *d = VREG(o->rd);
     if (s.mask) {
@@ -310,7 +318,7 @@ static __attribute__((noinline)) int compute_slowly(struct hart *h, const struct
     if (!legal(h, o, shape))
         return trap_illegal(h, o);
     if (s.carries ? h->vstart != 0 : vec_partial(h, o))
-        compute_partial(h, o, shape, h->loops->fn[o->arg][h->vt.sew], operand_b(h, o, s));
+        compute_partial(h, o, shape, h->loops->loop[o->arg].fn[h->vt.sew], operand_b(h, o, s));
     else
         compute_all(h, o, s);
     return NEXT;
@@ -395,7 +403,7 @@ BODY(v_mm)
         return trap_illegal(h, o);
     u8 active[MAX_VLENB], *bits = h->vtmp[2];
     count_elements(h, vec_active(h, true, h->vl, active));
-    h->loops->fn[o->arg][0](h, bits, VREG(o->rs2), VREG(o->rs1), (h->vl + 7) / 8);
+    h->loops->loop[o->arg].fn[0](h, bits, VREG(o->rs2), VREG(o->rs1), (h->vl + 7) / 8);
     merge_bits(VREG(o->rd), bits, active, h->vl);
     h->vstart = 0;
     return NEXT;

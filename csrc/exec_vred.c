@@ -28,7 +28,7 @@ static inline int reduce(struct hart *h, const struct op *o, int wide)
         a = h->vtmp[0];
     }
     memcpy(&result, VREG(o->rs1), sizeof result);
-    h->loops->fn[o->arg][h->vt.sew](h, &result, a, NULL, n);
+    h->loops->loop[o->arg].fn[h->vt.sew](h, &result, a, NULL, n);
     memcpy(VREG(o->rd), &result, 1u << (h->vt.sew + wide));
     count_elements(h, n);
     return NEXT;

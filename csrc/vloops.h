@@ -22,8 +22,14 @@ enum vloop {
  * scalar.  FP loops round by h->frm and OR into h->fflags (or into the host's sticky flags). */
 typedef void (*vloop_fn)(struct hart *h, void *d, const void *a, const void *b, u64 n);
 
+/* By log2(SEW / 8) of vtype. */
+struct vec_loop {
+    vloop_fn fn[4]; /* NULL: no such instruction */
+    vloop_fn fn_scalar[4]; /* where b is one number for all elements; NULL: fn, with copies of it */
+};
+
 struct vec_loops {
-    vloop_fn fn[L_COUNT][4]; /* by log2(SEW / 8) of vtype; NULL: no such instruction */
+    struct vec_loop loop[L_COUNT];
     /* d[i] = bit i of mask ? b[i] : a[i], by log2 of the width in bytes; d may be a or b */
     void (*merge[4])(void *d, const void *a, const void *b, const u8 *mask, u64 n);
     void (*splat[4])(void *d, u64 v, u64 n); /* d[i] = v */

@@ -5,6 +5,8 @@
  *   FP_TRUTHS(name, sew, F, expr)
  *            name_sew: bytes of truth, of sources in format F
  *   and the operations ADD SUB MUL DIV SQRT FMA NEG EQ NE LT LE of the expressions.
+ *   WITH_SCALAR(name_sew)
+ *            what FP_LANES defines for a b that is one number, or NULL
  *   SOFT_LANES, SOFT_TRUTHS
  *            the same as functions soft_name_sew in integer code, which vloops_portable.c defines
  * and the others share: all that computes in f64 Also conversions, reductions and estimates in
@@ -15,6 +17,15 @@
 #include "fp_estimate.h"
 #include "vloops_int.h"
 
+/* Loops by SEW, none at 8, and those for 16 and 32 where b is one number. */
+#define ROW_WITH_SCALAR(at16, at32, at64, scalar16, scalar32)                                      \
+    {                                                                                              \
+        {NULL, at16, at32, at64},                                                                  \
+        {                                                                                          \
+            NULL, scalar16, scalar32, NULL                                                         \
+        }                                                                                          \
+    }
+
 #define FP_SAME(name, reads_b, reads_d, expr)                                                      \
     FP_LANES(name, 16, f16, f16, f16, f16, reads_b, reads_d, expr)                                 \
     FP_LANES(name, 32, f32, f32, f32, f32, reads_b, reads_d, expr)                                 \
@@ -23,8 +34,10 @@
 #define DEF_FP2(name, expr) FP_SAME(name, true, false, expr)
 #define DEF_FP3(name, expr) FP_SAME(name, true, true, expr)
 #define ROW_FP1(name) ROW(NULL, name##_16, name##_32, soft_##name##_64)
-#define ROW_FP2(name) ROW_FP1(name)
-#define ROW_FP3(name) ROW_FP1(name)
+#define ROW_FP2(name)                                                                              \
+    ROW_WITH_SCALAR(name##_16, name##_32, soft_##name##_64, WITH_SCALAR(name##_16),                \
+                    WITH_SCALAR(name##_32))
+#define ROW_FP3(name) ROW_FP2(name)
 
 #define DEF_FCMP(name, expr)                                                                       \
     FP_TRUTHS(name, 16, f16, expr)                                                                 \
@@ -49,9 +62,10 @@
     SOFT_LANES(name, 32, f64, f32, f64, f32, false, false, expr)
 #define ROW_16_SOFT_32(name) ROW(NULL, name##_16, soft_##name##_32, NULL)
 #define ROW_FP1_W(name) ROW_16_SOFT_32(name)
-#define ROW_FP2_W(name) ROW_16_SOFT_32(name)
-#define ROW_FP3_W(name) ROW_16_SOFT_32(name)
-#define ROW_FP2_WA(name) ROW_16_SOFT_32(name)
+#define ROW_FP2_W(name)                                                                            \
+    ROW_WITH_SCALAR(name##_16, soft_##name##_32, NULL, WITH_SCALAR(name##_16), NULL)
+#define ROW_FP3_W(name) ROW_FP2_W(name)
+#define ROW_FP2_WA(name) ROW_FP2_W(name)
 #define ROW_FP1_N(name) ROW_16_SOFT_32(name)
 
 #define DEF_BF1_W(name, expr) FP_LANES(name, 16, f32, f32, bf16, bf16, false, false, expr)
@@ -59,7 +73,7 @@
 #define ROW_ONLY_16(name) ROW(NULL, name##_16, NULL, NULL)
 #define ROW_BF1_W(name) ROW_ONLY_16(name)
 #define ROW_BF1_N(name) ROW_ONLY_16(name)
-#define ROW_BF3_W(name) ROW_ONLY_16(name)
+#define ROW_BF3_W(name) ROW_WITH_SCALAR(name##_16, NULL, NULL, WITH_SCALAR(name##_16), NULL)
 
 #define ROW_FROM_16(name) ROW(NULL, name##_16, name##_32, name##_64)
 #define ROW_FROM_8(name) ROW(name##_8, name##_16, name##_32, NULL)

@@ -76,7 +76,7 @@ static inline int fixed_round(u64 v, u32 n, u32 vxrm)
 /* Loops by SEW: a row of the table. */
 #define ROW(at8, at16, at32, at64)                                                                 \
     {                                                                                              \
-        at8, at16, at32, at64                                                                      \
+        .fn = { at8, at16, at32, at64 }                                                            \
     }
 
 #define DEF_INT(name, expr)                                                                        \

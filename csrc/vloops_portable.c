@@ -33,6 +33,7 @@ FP_INLINE u64 in_format(const struct fp_format *from, const struct fp_format *to
         h->fflags |= flags;                                                                        \
     }
 #define FP_LANES(name, sew, ...) static LANES_OF(name##_##sew, __VA_ARGS__)
+#define WITH_SCALAR(name_sew) NULL
 #define SOFT_LANES(name, sew, ...)                                                                 \
     void soft_##name##_##sew(LOOP_PARAMETERS);                                                     \
     LANES_OF(soft_##name##_##sew, __VA_ARGS__)

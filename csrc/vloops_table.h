@@ -6,7 +6,7 @@
 
 #define LOOP(family, name, ...) [L_##name] = ROW_##family(name),
 const struct vec_loops VEC_LOOPS = {
-    .fn =
+    .loop =
         {
 #include "vloops.def"
         },

@@ -1,9 +1,11 @@
 /* vloops_x86.h: the FP loops of x86 hosts, where the host's FP unit computes in the guest's
- * rounding mode and collects the guest's flags (fp_env.h), and what else pays there.  Written over
- * L lanes of 32 bits, for inclusion by vloops_avx2.c and vloops_avx512.c, which define L lanes of a
- * vector: 8 or 16 fvec, ivec, dvec      L f32, the same bits as integers, L / 2 f64 half_fvec,
- * half_ivec  L / 2 f32, and half an ivec truth                 L times yes or no, kept in a
- * TRUTH_REGISTER (of an asm operand) and the functions above the line where they include this file.
+ * rounding mode and collects the guest's flags (fp_env.h), and what else pays there.  For
+ * inclusion by vloops_avx2.c and vloops_avx512.c, which define their vectors:
+ *   L                     lanes of 32 bits: 8 or 16
+ *   fvec, ivec, dvec      L f32, L integers, L / 2 f64
+ *   half_fvec, half_ivec  half of the first two
+ *   truth                 L times yes or no, in a TRUTH_REGISTER (constraint of an asm operand)
+ *   and the functions that stand above their #include of this file.
  *
  * f16 results are exact through f32: a sum, difference, product, quotient or root of f16 numbers,
  * rounded to f32's 24 bits and then to f16's 11, is rounded right because 24 >= 2 * 11 + 2, and in
@@ -118,19 +120,27 @@ struct lanes {
     u8 *d;
     const u8 *a, *b;
     u32 sd, sa, sb;
-    bool reads_d;
+    bool reads_d, copies; /* b: L copies of one number */
 };
 #define LANES_OF(sd, sa, sb, reads_d)                                                              \
     (struct lanes)                                                                                 \
     {                                                                                              \
-        dv, av, bv, sd, sa, sb, reads_d                                                            \
+        dv, av, bv, sd, sa, sb, reads_d, false                                                     \
     }
 ALWAYS_INLINE struct lanes advance(struct lanes l, u32 n)
 {
     l.d += n * l.sd;
     l.a += n * l.sa;
-    l.b += n * l.sb;
+    l.b += l.copies ? 0 : n * l.sb;
     return l;
+}
+
+/* L copies of the number of `size` bytes at p */
+ALWAYS_INLINE const u8 *splat(u8 out[VECTOR], const void *p, u32 size)
+{
+    u32 v = size == 4 ? *(const lane32 *)p : 0x10001u * *(const lane16 *)p;
+    store_i32(out, (ivec)(ZEROS + v));
+    return out;
 }
 
 /* The last n elements, padded to L with ones, which raise no flag; results go to t.d. */
@@ -148,7 +158,8 @@ ALWAYS_INLINE struct lanes tail_of(struct lanes l, u64 n, struct tail *t)
         pad(t->b, l.b, n, l.sb);
     if (l.reads_d)
         pad(t->d, l.d, n, l.sd);
-    return (struct lanes){t->d, t->a, t->b, l.sd, l.sa, l.sb, l.reads_d};
+    l.d = t->d, l.a = t->a, l.b = t->b;
+    return l;
 }
 
 /* Steps that store their L results themselves. */
@@ -307,7 +318,16 @@ enum { HALF_f16 = true, HALF_f32 = false };
     {                                                                                              \
         struct lanes l = LANES_OF(SIZE_##D, SIZE_##A, reads_b ? SIZE_##B : 0, reads_d);            \
         fp_by_vectors(h, l, n, name##_##sew##_step);                                               \
+    }                                                                                              \
+    static __attribute__((unused)) void name##_##sew##_scalar(LOOP_PARAMETERS)                     \
+    {                                                                                              \
+        struct lanes l = LANES_OF(SIZE_##D, SIZE_##A, SIZE_##B, reads_d);                          \
+        _Alignas(VECTOR) u8 copies[VECTOR];                                                        \
+        l.b = splat(copies, bv, SIZE_##B);                                                         \
+        l.copies = true;                                                                           \
+        fp_by_vectors(h, l, n, name##_##sew##_step);                                               \
     }
+#define WITH_SCALAR(name_sew) name_sew##_scalar
 #define SOFT_LANES(name, sew, ...) void soft_##name##_##sew(LOOP_PARAMETERS);
 #define SOFT_TRUTHS(name, sew, ...) SOFT_LANES(name, sew)
 #define ADD(x, y) add_f32(x, y)
@@ -366,7 +386,7 @@ ALWAYS_INLINE bool bf16_rare(uvec x, uvec y)
  * loop, which knows its flags. */
 ALWAYS_INLINE void narrow_bf16(LOOP_PARAMETERS, int rm)
 {
-    const vloop_fn exactly = vec_loops_portable.fn[L_vfncvtbf16_f_f][1];
+    const vloop_fn exactly = vec_loops_portable.loop[L_vfncvtbf16_f_f].fn[1];
     u8 *d = dv;
     const u8 *a = av;
     uvec seen = ZEROS;
@@ -472,7 +492,7 @@ ALWAYS_INLINE struct range int_range(u32 bits, bool is_signed)
         fvec a = load_##A(ap);                                                                     \
         truth least = at_most_f32(splat_f32(r.lo), a), most = at_most_f32(a, splat_f32(r.hi));     \
         if (unlikely(!all(both(least, most)))) { /* a NaN has raised NV, as it does there */       \
-            vec_loops_portable.fn[L_##name][sew / 16](h, dp, ap, bp, L);                           \
+            vec_loops_portable.loop[L_##name].fn[sew / 16](h, dp, ap, bp, L);                      \
             return;                                                                                \
         }                                                                                          \
         store_ints(dp, (mode) == RTZ ? to_i32_rtz(a) : to_i32(a), dbits);                          \
