@@ -379,8 +379,6 @@ static enum verdict check_reduction(const u8 *h, u32 payload_bytes)
 enum verdict packet_parse(const struct frame *f, bool check_icrc, struct packet *out)
 {
     const u8 *h = f->head;
-    if (f->payload_bytes > MAX_MTU)
-        return DROP_LONG;
     enum verdict v = check_transport(h, frame_bytes(f));
     if (v)
         return v;

@@ -29,7 +29,8 @@ enum verdict {
 struct buffer;
 
 /* A frame in memory.  Payload and, where there is one, its owner belong to who passes the frame
- * on: nothing in packet.c counts references.  Pad bytes are 0 and not stored. */
+ * on: nothing in packet.c counts references.  payload_bytes is at most MAX_MTU, whatever the head
+ * says.  Pad bytes are 0 and not stored. */
 struct frame {
     u8 head[HEAD_BYTES];
     u32 payload_bytes;

@@ -5,9 +5,7 @@ from __future__ import annotations
 import os
 import random
 import re
-import shutil
 import struct
-import subprocess
 import time
 import zlib
 from collections.abc import Callable
@@ -26,6 +24,7 @@ from nicemu.dtypes import FORMATS
 from nicemu.packet import Drop, Kind, Packet, build, drops, elements, parse
 from nicemu.pcap import Capture
 from tests import frames, wire_model
+from tests.wireshark import wireshark
 
 SECONDS = float(os.environ.get("NICEMU_FUZZ_SECONDS", "0"))
 WIRE = [drop.name for drop in drops() if drop.station == "wire"]
@@ -349,9 +348,6 @@ def test_icrc_of_scapy() -> None:
 
 
 def test_tshark_reads_rocev2(tmp_path: Path) -> None:
-    tshark = shutil.which("tshark")
-    if tshark is None:
-        pytest.skip("tshark is not installed")
     rng = np.random.default_rng(5)
     sent = frames.good_frames(rng, 512)
     with Capture(tmp_path / "x.pcap") as capture:
@@ -368,10 +364,9 @@ def test_tshark_reads_rocev2(tmp_path: Path) -> None:
         "infiniband.invariant.crc",
         "_ws.expert.message",
     )
-    command = [tshark, "-r", str(tmp_path / "x.pcap"), "-o", "ip.check_checksum:TRUE"]
-    command += ["-T", "fields", *(word for name in names for word in ("-e", name))]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
-    lines = done.stdout.splitlines()
+    columns = [word for name in names for word in ("-e", name)]
+    capture_file = "-r", tmp_path / "x.pcap", "-o", "ip.check_checksum:TRUE"
+    lines = wireshark("tshark", *capture_file, "-T", "fields", *columns).splitlines()
     assert len(lines) == len(sent)
     for i, (line, frame) in enumerate(zip(lines, sent, strict=True)):
         packet = parse(frame)

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import random
-import shutil
 import struct
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -14,6 +12,7 @@ from hypothesis import strategies as st
 
 from nicemu import ArgumentError, FileFormatError
 from nicemu.pcap import MOST_BYTES, Capture, Record, read
+from tests.wireshark import wireshark
 
 MICRO, NANO = 0xA1B2C3D4, 0xA1B23C4D
 #: times that microseconds can say
@@ -199,10 +198,7 @@ def test_what_no_record_can_hold(tmp_path: Path) -> None:
 @pytest.mark.parametrize("form", ["pcap", "nsecpcap"])
 def test_what_wireshark_writes(tmp_path: Path, form: str) -> None:
     """Its own copies of our file, with micro- and with nanoseconds."""
-    editcap = shutil.which("editcap")
-    if editcap is None:
-        pytest.skip("editcap (Wireshark) is not installed")
     path, copy = tmp_path / "x.pcap", tmp_path / "copy.pcap"
     path.write_bytes(file_bytes())
-    subprocess.run([editcap, "-F", form, str(path), str(copy)], check=True, timeout=60)
+    wireshark("editcap", "-F", form, path, copy)
     assert list(read(copy)) == RECORDS
