@@ -101,12 +101,10 @@ static u32 address_of(u32 node)
     return (u32)NETWORK << 24 | (node & 0xffffff);
 }
 
-/* One's complement sum of the IPv4 header's words (RFC 791): ffff when its checksum is right. */
-static u32 ip_sum(const u32 words[5])
+/* The sum of a header's 32-bit words as the one's complement sum of its 16-bit words (RFC 791, RFC
+ * 1071): ffff when its checksum is right. */
+static u32 fold(u64 sum)
 {
-    u64 sum = 0;
-    for (u32 i = 0; i < 5; i++)
-        sum += words[i];
     sum = (sum & 0xffff) + (sum >> 16 & 0xffff) + (sum >> 32);
     sum = (sum & 0xffff) + (sum >> 16);
     sum = (sum & 0xffff) + (sum >> 16);
@@ -281,11 +279,15 @@ void packet_build(struct frame *f, const struct packet *p, const u8 *payload, u3
     put32(h + MAC_SRC + 2, src);
     put16(h + ETHERTYPE, TYPE_IPV4);
 
-    u32 ip[5] = {(u32)IPV4_NO_OPTIONS << 24 | (length - IP_VERSION), DONT_FRAGMENT,
-                 TTL << 24 | PROTOCOL_UDP << 16, src, dst};
-    ip[2] |= ~ip_sum(ip) & 0xffff;
-    for (u32 i = 0; i < 5; i++)
-        put32(h + IP_VERSION + 4 * i, ip[i]);
+    /* words, not an array: reading back what was just stored would stall */
+    u32 ip0 = (u32)IPV4_NO_OPTIONS << 24 | (length - IP_VERSION), ip1 = DONT_FRAGMENT;
+    u32 ip2 = TTL << 24 | PROTOCOL_UDP << 16;
+    ip2 |= ~fold((u64)ip0 + ip1 + ip2 + src + dst) & 0xffff;
+    put32(h + IP_VERSION, ip0);
+    put32(h + IP_ID, ip1);
+    put32(h + IP_TTL, ip2);
+    put32(h + IP_SRC, src);
+    put32(h + IP_DST, dst);
 
     put16(h + UDP_SRC, SENDER_PORT);
     put16(h + UDP_DST, ROCE_PORT);
@@ -340,10 +342,8 @@ static enum verdict check_transport(const u8 *h, size_t n)
         return DROP_OPCODE;
     if (get16(h + IP_LENGTH) != n - IP_VERSION || get16(h + UDP_LENGTH) != n - UDP_SRC)
         return DROP_LENGTH;
-    u32 ip[5];
-    for (u32 i = 0; i < 5; i++)
-        ip[i] = get32(h + IP_VERSION + 4 * i);
-    if (ip_sum(ip) != 0xffff)
+    if (fold((u64)get32(h + IP_VERSION) + get32(h + IP_ID) + get32(h + IP_TTL) + get32(h + IP_SRC) +
+             get32(h + IP_DST)) != 0xffff)
         return DROP_CHECKSUM;
     if (!mac_follows(h + MAC_DST, h + IP_DST) || !mac_follows(h + MAC_SRC, h + IP_SRC))
         return DROP_ADDRESS;
