@@ -9,8 +9,10 @@ import struct
 import time
 import zlib
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -100,12 +102,13 @@ def test_every_length_of_payload(size: int) -> None:
 def test_what_does_not_fit_is_refused() -> None:
     widths = {"job": 16, "group": 32, "seq": 32, "chunk": 32, "round": 32, "lane": 16, "child": 16}
     for name, bits in {**widths, "contributors": 16, "psn": 24, "src": 24, "dst": 24}.items():
-        largest = {name: 2**bits - 1}
-        packet = parse(build(Packet(Kind.UP, **largest)))
+        largest: dict[str, Any] = {name: 2**bits - 1}
+        packet = parse(build(replace(PACKET, **largest)))
         assert isinstance(packet, Packet) and getattr(packet, name) == 2**bits - 1
         for value in (-1, 2**bits, 2**70):
+            unfit: dict[str, Any] = {name: value}
             with pytest.raises(ArgumentError, match=rf"^{name} {value}: use 0 to {2**bits - 1}$"):
-                build(Packet(Kind.UP, **{name: value}))
+                build(replace(PACKET, **unfit))
     with pytest.raises(ArgumentError, match=r"payload of 4097 bytes: .*at most 4096"):
         build(Packet(Kind.UP, payload=bytes(4097)))
     with pytest.raises(ArgumentError, match=r"payload of 7 bytes: use a multiple of 4 \(f32\)"):
@@ -207,7 +210,7 @@ UNSEALED = {"short", "length", "checksum", "icrc"}
 CASES = [(name, change) for name, changes in VIOLATIONS.items() for change in changes]
 
 
-def sealed(frame: bytes, *, lengths: bool = True) -> bytes:
+def sealed(frame: bytes | bytearray, *, lengths: bool = True) -> bytes:
     rows, n = wire_model.as_rows(frame)
     (wire_model.seal if lengths else wire_model.seal_checksums)(rows, n)
     return rows.tobytes()
@@ -422,6 +425,16 @@ def test_the_guide_has_every_byte_of_the_head() -> None:
     assert fields == wire_model.FIELDS
     for name in ("job", "group", "seq", "chunk", "round", "lane", "child", "contributors", "psn"):
         assert wire_model.value(wire_model.as_rows(frame)[0], name)[0] == getattr(PACKET, name)
+
+
+def test_the_guides_program(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    program = re.search(r"```python\n(.*?)```", GUIDE, re.DOTALL)
+    assert program
+    monkeypatch.chdir(tmp_path)
+    exec(program[1], {})
+    assert capsys.readouterr().out.startswith("0 Packet(kind=<Kind.UP: 1>")
 
 
 # ---- noise -----------------------------------------------------------------------------------

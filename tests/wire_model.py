@@ -114,7 +114,8 @@ def seal_checksums(frames: Array, n: Array) -> None:
 
 def address_wrong(frames: Array, end: str) -> Array:
     ip, mac = value(frames, f"ip_{end}"), value(frames, f"mac_{end}")
-    return (ip >> 24 != 10) | (mac != (0x0200 << 32 | ip))
+    wrong: Array = (ip >> 24 != 10) | (mac != (0x0200 << 32 | ip))
+    return wrong
 
 
 def pad_wrong(frames: Array, n: Array) -> Array:
@@ -177,7 +178,7 @@ def verdicts(frames: Array, n: Array) -> Array:
     return found
 
 
-def as_rows(*frames: bytes) -> tuple[Array, Array]:
+def as_rows(*frames: bytes | bytearray) -> tuple[Array, Array]:
     """Frames as an array, at least LEAST_FRAME wide, and their lengths."""
     n = np.array([len(f) for f in frames])
     rows = np.zeros((len(frames), max(LEAST_FRAME, *n)), np.uint8)
