@@ -72,7 +72,10 @@ static u64 read_misa(const struct hart *h)
         char letter;
     } letters[] = {{EXT_I, 'i'}, {EXT_M, 'm'}, {EXT_A, 'a'}, {EXT_F, 'f'},
                    {EXT_D, 'd'}, {EXT_C, 'c'}, {EXT_V, 'v'}};
+    const u64 b = 1ull << EXT_ZBA | 1ull << EXT_ZBB | 1ull << EXT_ZBS;
     u64 misa = 2ull << 62 | 1ull << ('u' - 'a'); /* MXL = 64; U-mode is there */
+    if ((h->isa->extensions & b) == b)
+        misa |= 1ull << ('b' - 'a');
     for (unsigned i = 0; i < COUNT_OF(letters); i++)
         if (h->isa->extensions >> letters[i].ext & 1)
             misa |= 1ull << (letters[i].letter - 'a');

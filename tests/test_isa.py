@@ -82,7 +82,13 @@ def test_every_row_has_a_string() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "letters"), [("rv64imac_zicsr", "imacu"), ("rv64gcv", "imafdcvu")]
+    ("text", "letters"),
+    [
+        ("rv64imac_zicsr", "imacu"),
+        ("rv64gcv", "imafdcvu"),
+        ("rv64imb", "imbu"),
+        ("rv64i_zba_zbb", "iu"),
+    ],
 )
 def test_misa(text: str, letters: str) -> None:
     misa = Cores(extensions=extensions(text, 512)).csr("misa")

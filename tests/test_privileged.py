@@ -139,7 +139,7 @@ def mstatus_of(v: int) -> int:
     return value | (SD if value & FS == FS or value & VS == VS else 0)
 
 
-MISA = 2 << 62 | sum(1 << (ord(c) - ord("a")) for c in "imafdcvu")
+MISA = 2 << 62 | sum(1 << (ord(c) - ord("a")) for c in "imafdcvub")
 #: name -> what reads back after v was written to it
 WRITTEN: dict[str, Callable[[int], int]] = {
     "mscratch": kept(M64),
