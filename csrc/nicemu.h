@@ -236,6 +236,169 @@ int nicemu_packet_build(const nicemu_packet *packet, const uint8_t *payload, uin
 uint32_t nicemu_packet_parse(const uint8_t *bytes, size_t n, int check_icrc, nicemu_packet *out,
                              uint32_t *payload_bytes);
 
+/* ---- the fabric: hosts and devices in a tree, links, virtual time ------------------------- */
+/* Times are picoseconds of virtual time; probabilities are fractions of 2^32. */
+typedef struct nicemu_fabric nicemu_fabric;
+
+enum {
+    NICEMU_MAX_WORKERS = 1024, /* of a group */
+    NICEMU_MAX_WINDOW = 4096,
+    NICEMU_MAX_GROUPS = 256, /* open at a time */
+    NICEMU_MAX_EXCHANGES = 64 /* of a group in flight at a time */
+};
+
+typedef struct {
+    uint64_t seed;
+    uint32_t planes; /* 1 or 2 */
+    uint32_t mtu; /* most bytes of a payload: 256..4096 */
+    uint32_t icrc; /* 1: every frame carries and is checked by its ICRC */
+    uint32_t max_resends; /* of one chunk by one worker, before its collective fails */
+    uint64_t timeout; /* until a worker's first resend; doubled up to 8 times that */
+    uint64_t detection; /* from a link's going down to its ends' seeing that */
+} nicemu_fabric_config;
+
+/* A device: cores, which must outlive it, and their memory as in nicemu_reduction. */
+typedef struct {
+    nicemu_cores *cores;
+    uint32_t plane;
+    uint32_t record; /* its number, the same on both planes: index of nicemu_exchange.records */
+    uint32_t max_fan_in;
+    uint64_t scratch, scratch_stride, scratch_bytes;
+    uint64_t arguments, arguments_stride;
+    uint64_t stack_top, stack_stride;
+    uint64_t budget; /* per handler call */
+    uint64_t instruction_time; /* of one retired instruction */
+} nicemu_device_config;
+
+/* One link, both directions alike. */
+typedef struct {
+    uint64_t delay;
+    uint64_t jitter; /* more delay: 0..jitter-1, of every frame */
+    uint64_t span; /* of a reordered frame: 1..span more delay */
+    uint64_t loss, duplicate, reorder, corrupt; /* probabilities */
+} nicemu_link_config;
+
+/* Of one direction.  sent + duplicated = delivered + lost + cut + under way. */
+typedef struct {
+    uint64_t sent; /* frames offered */
+    uint64_t duplicated; /* second copies made */
+    uint64_t lost; /* by chance */
+    uint64_t cut; /* because the link was or went down */
+    uint64_t delivered; /* copies that reached the end */
+    uint64_t reordered, corrupted; /* copies held back, copies with a flipped bit */
+} nicemu_link_counters;
+
+/* Of a host or a device.  received = accepted + the sum of drops. */
+typedef struct {
+    uint64_t received, accepted;
+    uint64_t drops[64]; /* by verdict: row of drop.def from 1 */
+    uint64_t damaged; /* of the accepted: corrupted where nothing depends on it */
+    uint64_t resent; /* host: arrivals sent again by timer */
+    uint64_t repeated; /* device: partial sums and results sent again on a duplicate */
+    uint64_t calls; /* device: handler calls */
+} nicemu_node_counters;
+
+/* Where the partial sums of a device go. */
+typedef struct {
+    void *values; /* count elements of the partial type; NULL: not wanted */
+    uint64_t *times; /* per chunk: when it was there; 0 = not yet */
+    uint64_t *members; /* per chunk (workers + 63) / 64 words: bit w = worker w is in it */
+} nicemu_record;
+
+/* A collective of a group.  Everything pointed to must stay until it is done or has failed. */
+typedef struct {
+    nicemu_kind kinds[NICEMU_KINDS];
+    uint64_t emit, finish; /* pcs */
+    uint8_t types[NICEMU_KINDS], result_type; /* on the wire */
+    uint8_t moved; /* 1: payloads are copied; all types 0, everything counted in bytes */
+    uint32_t accumulator_bytes, result_bytes; /* of one element */
+    uint32_t workers;
+    uint32_t chunk; /* elements */
+    uint64_t count; /* elements */
+    const uint64_t *blocks; /* moved: worker w owns elements blocks[w]..blocks[w+1]-1, and its input
+                               begins with them; NULL: nobody does, and count is 0 */
+    const void *const *inputs; /* per worker */
+    void *const *outputs; /* per worker: elements from[w]..to[w]-1 of the result; or NULL */
+    const uint64_t *from, *to;
+    const nicemu_record *records; /* per record number, or NULL */
+    uint8_t context[64]; /* element and seed count; the rest is filled in here */
+} nicemu_exchange;
+
+enum {
+    NICEMU_IDLE = 0, /* nothing waits any more */
+    NICEMU_SLICE = 1, /* max_events have passed */
+    NICEMU_LEVEL = 2, /* a device has all partial sums of a collective */
+    NICEMU_DONE = 3, /* a collective is done */
+    NICEMU_FAILED = 4, /* a collective, and with it its group, has failed */
+    NICEMU_CAPTURED = 5 /* much has been captured: take it */
+};
+
+typedef struct {
+    uint32_t kind; /* NICEMU_IDLE... */
+    uint32_t group, seq; /* which collective */
+    uint32_t record; /* LEVEL: which device */
+    uint32_t node; /* FAILED by a handler: the device; else 0 */
+    uint32_t core, chunk; /* FAILED by a handler */
+    uint32_t missing; /* FAILED: workers whose elements did not reach the root */
+    uint32_t waiting; /* FAILED: workers that did not get a result which is there */
+    uint64_t status; /* FAILED by a handler that returned it */
+    nicemu_stop stop; /* FAILED by a handler: how it ended */
+    uint64_t at; /* virtual time */
+    uint64_t workers[16]; /* FAILED: bit w = worker w is missing, or (where none is) waiting */
+} nicemu_event;
+
+/* A plane that died and what was done about it, times of virtual time. */
+typedef struct {
+    uint32_t group, plane, chunks; /* chunks: begun again on the other plane */
+    uint64_t down, detected; /* when the link went down (0: it did not), and when that was seen */
+    uint64_t replayed; /* when the last of the chunks was done; 0 = not yet */
+} nicemu_replay;
+
+int nicemu_fabric_open(const nicemu_fabric_config *config, nicemu_fabric **out);
+void nicemu_fabric_close(nicemu_fabric *fabric);
+/* The new node's number: 1, 2, ... */
+int nicemu_fabric_add_host(nicemu_fabric *fabric);
+int nicemu_fabric_add_device(nicemu_fabric *fabric, const nicemu_device_config *config);
+/* Link a child to its parent, a device: the number of the link.  A device's children are merged in
+ * the order in which they were linked; a host has one parent on each plane. */
+int nicemu_fabric_connect(nicemu_fabric *fabric, uint32_t child, uint32_t parent,
+                          const nicemu_link_config *config);
+/* Take a link down or up at a virtual time that is not past. */
+int nicemu_fabric_schedule(nicemu_fabric *fabric, uint32_t link, int down, uint64_t at);
+
+/* Open a group of hosts, in the order of their ranks, with lanes at every device of its tree.
+ * *window is what is wished for, then what is granted; 0 and ENOMEM: *device has no room, of *free
+ * bytes per scratchpad it would take *needed.  Returns the group's number. */
+int nicemu_group_open(nicemu_fabric *fabric, uint32_t job, const uint32_t *hosts, uint32_t workers,
+                      int arrival, uint32_t *window, uint32_t *device, uint64_t *needed,
+                      uint64_t *free);
+int nicemu_group_close(nicemu_fabric *fabric, uint32_t group);
+/* Start a collective: its seq in the group. */
+int nicemu_exchange_start(nicemu_fabric *fabric, uint32_t group, const nicemu_exchange *exchange);
+
+/* Let virtual time go on until something is to be reported, at most max_events events. */
+int nicemu_fabric_run(nicemu_fabric *fabric, uint64_t max_events, nicemu_event *out);
+uint64_t nicemu_fabric_now(const nicemu_fabric *fabric);
+uint64_t nicemu_fabric_events(const nicemu_fabric *fabric); /* events that have passed */
+uint64_t nicemu_fabric_under_way(const nicemu_fabric *fabric); /* frames on links */
+
+/* The n bytes of a frame arrive at a node: the verdict on them. */
+int nicemu_fabric_receive(nicemu_fabric *fabric, uint32_t node, const uint8_t *bytes, size_t n);
+/* A hash of the state of all slots, lanes and scratchpads that belong to groups. */
+uint64_t nicemu_fabric_digest(const nicemu_fabric *fabric);
+/* Record every frame that is sent, or (0) no more. */
+void nicemu_fabric_capture(nicemu_fabric *fabric, int on);
+/* What was recorded since the last call: *n bytes of pcap records with nanoseconds, there until the
+ * next call of any function but this object's getters. */
+const uint8_t *nicemu_fabric_captured(nicemu_fabric *fabric, size_t *n);
+
+int nicemu_node_counters_get(const nicemu_fabric *fabric, uint32_t node, nicemu_node_counters *out);
+/* Direction 0 is up. */
+int nicemu_link_counters_get(const nicemu_fabric *fabric, uint32_t link, uint32_t direction,
+                             nicemu_link_counters *out);
+/* Row i, or EINVAL past the last. */
+int nicemu_replay_get(const nicemu_fabric *fabric, uint32_t i, nicemu_replay *out);
+
 /* ---- instructions as text --------------------------------------------------------------- */
 /* Row of the instruction in each of n words, or -1 where there is none. */
 void nicemu_decode(const nicemu_cores *cores, const uint32_t *words, size_t n, int16_t *rows);

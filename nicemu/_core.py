@@ -30,6 +30,7 @@ __all__ = [
     "Stop",
     "W",
     "X",
+    "call",
     "class_names",
     "csrs",
     "extension_names",
@@ -111,7 +112,7 @@ def instructions() -> tuple[Insn, ...]:
     rows = []
     row = ffi.new("nicemu_insn *")
     for i in range(lib.nicemu_insn_count()):
-        _call(f"instruction row {i}", lib.nicemu_insn_row, i, row)
+        call(f"instruction row {i}", lib.nicemu_insn_row, i, row)
         rows.append(
             Insn(
                 name=_text(row.name).replace("_", "."),
@@ -173,7 +174,7 @@ _WORDS: dict[int, str] = {
 }
 
 
-def _call(what: str, function: Callable[..., int], *arguments: Any) -> int:
+def call(what: str, function: Callable[..., int], *arguments: Any) -> int:
     """A non-negative code of a C function; a negative one, or a number that does not fit its C
     type, becomes an exception.
     """
@@ -303,7 +304,7 @@ class Cores:
         )
         out = ffi.new("nicemu_cores **")
         what = f"cores with harts={harts}, vlen={vlen}, simd={simd!r}"
-        _call(what, lib.nicemu_open, config, out)
+        call(what, lib.nicemu_open, config, out)
         self._cores = ffi.gc(out[0], lib.nicemu_close)
         self._kept: list[object] = []
         self._mapped = 0  # bytes of all regions
@@ -346,7 +347,7 @@ class Cores:
         raw = np.zeros(size + 64, np.uint8)
         memory = raw[(-raw.ctypes.data) % 64 :][:size]
         pointer = ffi.cast("void *", memory.ctypes.data)
-        _call(what, lib.nicemu_map, self._cores, self._mask(harts), base, size, perm, pointer)
+        call(what, lib.nicemu_map, self._cores, self._mask(harts), base, size, perm, pointer)
         self._kept.append(raw)
         self._mapped += size
         return memory
@@ -361,7 +362,7 @@ class Cores:
         if not 0 <= size <= self._mapped:
             raise ArgumentError(f"{what}: {_WORDS[lib.NICEMU_EFAULT]}")
         buffer = ffi.new("uint8_t[]", size)
-        _call(what, lib.nicemu_read, self._cores, hart, address, buffer, size)
+        call(what, lib.nicemu_read, self._cores, hart, address, buffer, size)
         return bytes(ffi.buffer(buffer, size))
 
     def write(
@@ -379,7 +380,7 @@ class Cores:
         """
         raw = data.tobytes() if isinstance(data, np.ndarray) else memoryview(data).tobytes()
         what = f"write of {len(raw)} bytes at {address:#x}"
-        _call(what, lib.nicemu_write, self._cores, hart, address, ffi.from_buffer(raw), len(raw))
+        call(what, lib.nicemu_write, self._cores, hart, address, ffi.from_buffer(raw), len(raw))
 
     def x(self, hart: int = 0) -> np.ndarray:
         """The 32 integer registers as a writable uint64 view (leave x[0] alone)."""
@@ -406,7 +407,7 @@ class Cores:
 
     def set_pc(self, pc: int, hart: int = 0) -> None:
         """Set the pc (even)."""
-        _call(f"pc {pc:#x}", lib.nicemu_set_pc, self._cores, hart, pc)
+        call(f"pc {pc:#x}", lib.nicemu_set_pc, self._cores, hart, pc)
 
     def csr(self, csr: str | int, hart: int = 0) -> int:
         """Value of a CSR by name or number, with M-mode rights.
@@ -416,7 +417,7 @@ class Cores:
         """
         value = ffi.new("uint64_t *")
         number = csrs().get(csr, -1) if isinstance(csr, str) else csr
-        _call(f"CSR {csr}", lib.nicemu_csr_get, self._cores, hart, number & 0xFFFFFFFF, value)
+        call(f"CSR {csr}", lib.nicemu_csr_get, self._cores, hart, number & 0xFFFFFFFF, value)
         return int(value[0])
 
     def set_csr(self, csr: str | int, value: int, hart: int = 0) -> None:
@@ -426,7 +427,7 @@ class Cores:
             ArgumentError: there is no such CSR.
         """
         number = csrs().get(csr, -1) if isinstance(csr, str) else csr
-        _call(f"CSR {csr}", lib.nicemu_csr_set, self._cores, hart, number & 0xFFFFFFFF, value)
+        call(f"CSR {csr}", lib.nicemu_csr_set, self._cores, hart, number & 0xFFFFFFFF, value)
 
     def mode(self, hart: int = 0) -> int:
         """Privilege mode: 0 = U, 3 = M."""
@@ -434,16 +435,16 @@ class Cores:
 
     def set_mode(self, mode: int, hart: int = 0) -> None:
         """Set the privilege mode: 0 = U, 3 = M."""
-        _call(f"mode {mode}", lib.nicemu_set_mode, self._cores, hart, mode)
+        call(f"mode {mode}", lib.nicemu_set_mode, self._cores, hart, mode)
 
     def reset(self, pc: int, hart: int = 0) -> None:
         """Power-on state: registers 0, M-mode, FP and vector units off, next instruction at pc."""
-        _call(f"pc {pc:#x}", lib.nicemu_reset, self._cores, hart, pc)
+        call(f"pc {pc:#x}", lib.nicemu_reset, self._cores, hart, pc)
 
     def run(self, budget: int, hart: int = 0) -> Stop:
         """Run one hart while instructions + active vector elements are below ``budget``."""
         out = ffi.new("nicemu_stop *")
-        _call(f"hart {hart}", lib.nicemu_run, self._cores, hart, budget, out)
+        call(f"hart {hart}", lib.nicemu_run, self._cores, hart, budget, out)
         return stop_of(hart, out)
 
     def run_round_robin(
@@ -454,7 +455,7 @@ class Cores:
         which = ffi.new("uint32_t *")
         what = f"turns of {quantum} in a budget of {budget}"
         mask = self._mask(harts)
-        _call(what, lib.nicemu_run_round_robin, self._cores, mask, quantum, budget, which, out)
+        call(what, lib.nicemu_run_round_robin, self._cores, mask, quantum, budget, which, out)
         return stop_of(which[0], out)
 
     def call(
@@ -465,7 +466,7 @@ class Cores:
             raise ArgumentError(f"{len(args)} arguments: use at most 4")
         values = ffi.new("uint64_t[4]", [a & (2**64 - 1) for a in args])
         out = ffi.new("nicemu_stop *")
-        _call(f"pc {pc:#x}", lib.nicemu_call, self._cores, hart, pc, sp, values, budget, out)
+        call(f"pc {pc:#x}", lib.nicemu_call, self._cores, hart, pc, sp, values, budget, out)
         return stop_of(hart, out)
 
     def start_log(self) -> None:
@@ -474,7 +475,7 @@ class Cores:
         From now on a run may stop with LOG: then :meth:`take_log` and go on.
         """
         text = np.empty(LOG_BYTES, np.uint8)
-        _call("log", lib.nicemu_log, self._cores, ffi.cast("char *", text.ctypes.data), LOG_BYTES)
+        call("log", lib.nicemu_log, self._cores, ffi.cast("char *", text.ctypes.data), LOG_BYTES)
         self._log = text
 
     def take_log(self) -> bytes:
@@ -484,7 +485,7 @@ class Cores:
     def counters(self, hart: int = 0) -> Counters:
         """What the hart has done since the counters were cleared."""
         c = ffi.new("nicemu_counters *")
-        _call(f"hart {hart}", lib.nicemu_counters_get, self._cores, hart, c)
+        call(f"hart {hart}", lib.nicemu_counters_get, self._cores, hart, c)
         classes = {n: c.classes[i] for i, n in enumerate(class_names()) if c.classes[i]}
         plain = {
             name: int(getattr(c, name))
@@ -495,7 +496,7 @@ class Cores:
 
     def clear_counters(self, hart: int = 0) -> None:
         """Start counting from zero."""
-        _call(f"hart {hart}", lib.nicemu_counters_clear, self._cores, hart)
+        call(f"hart {hart}", lib.nicemu_counters_clear, self._cores, hart)
 
     def decode(self, word: int) -> Insn | None:
         """The row of an instruction word, or None when it is illegal."""
@@ -518,7 +519,7 @@ class Cores:
         """Text of the instruction in ``word`` at ``pc``, and its length in bytes."""
         text = ffi.new("char[128]")
         what = f"word {word:#x} at {pc:#x}"
-        size = _call(what, lib.nicemu_disasm, self._cores, word & 0xFFFFFFFF, pc, text, 128)
+        size = call(what, lib.nicemu_disasm, self._cores, word & 0xFFFFFFFF, pc, text, 128)
         return _text(text), size
 
 

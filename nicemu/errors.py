@@ -12,6 +12,8 @@ from typing import Any
 
 __all__ = [
     "ArgumentError",
+    "CapacityError",
+    "CollectiveError",
     "Fault",
     "FaultError",
     "FileFormatError",
@@ -90,3 +92,31 @@ class WorkerLostError(NicemuError):
         super().__init__(message)
         self.missing = tuple(missing)
         self.partials = dict(partials)
+
+
+class CapacityError(NicemuError):
+    """A device has no room for a group."""
+
+
+class CollectiveError(NicemuError):
+    """A collective ended without a result.
+
+    Attributes:
+        missing: ranks whose elements did not reach the root.
+        waiting: where none is missing, ranks that the result did not reach.
+        fault: how a handler ended, where one did not return; None otherwise.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        missing: tuple[int, ...] = (),
+        waiting: tuple[int, ...] = (),
+        fault: Fault | None = None,
+    ) -> None:
+        """Remember who and what."""
+        super().__init__(message)
+        self.missing = missing
+        self.waiting = waiting
+        self.fault = fault

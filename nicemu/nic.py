@@ -36,7 +36,7 @@ from nicemu._core import Cores, Counters, Stop
 from nicemu._nicemu import ffi, lib
 from nicemu.dtypes import Format, format_of
 from nicemu.errors import ArgumentError, FaultError, ImageError
-from nicemu.image import CONTEXT_SIZE, FAN_INS, MAX_CODE, Context, KernelImage
+from nicemu.image import ALIGNMENT, CONTEXT_SIZE, FAN_INS, MAX_CODE, REQUIRED, Context, KernelImage
 from nicemu.machine import Machine
 from nicemu.machine import machine as machine_of
 from nicemu.tables import Table
@@ -220,7 +220,8 @@ class Nic:
         self._lock = RLock()  # a progress callback may look at the device
         self._telling = False  # inside such a callback
         self._image: KernelImage | None = None
-        self._loaded = 0
+        self._placed: dict[bytes, int] = {}  # code -> its address
+        self._code_end = CODE
         self._cores.map(CODE, MAX_CODE, _core.R | _core.X)
         self._strides = (m.scratchpad, PAGE, m.stack + PAGE)
         self._private: list[np.ndarray] = []  # scratchpads and stacks
@@ -257,14 +258,57 @@ class Nic:
         if not isinstance(image, KernelImage):
             raise ArgumentError(f"{type(image).__name__} is no image: pass a nicemu.KernelImage")
         self._check_idle()
-        self._cores.write(CODE, image.code + bytes(max(0, self._loaded - len(image.code))))
-        self._loaded = len(image.code)
-        if self._image is not None:
+        if self._placed:
+            self._cores.write(CODE, bytes(self._code_end - CODE))
+            self._placed.clear()
+            self._code_end = CODE
             for memory in self._private:
                 memory.fill(0)
             for core in range(self.machine.cores):
                 self._cores.reset(0, core)
+        self.place(image)
         self._image = image
+
+    @_one_at_a_time
+    def place(self, image: KernelImage) -> dict[str, list[int]]:
+        """Put an image into code memory beside those that are there; the same code only once.
+
+        Returns:
+            The addresses of its entries: name without fan-in -> list by fan-in, 0..8 payloads; 0
+            where there is no such variant, or the machine takes fewer payloads at once.
+
+        Raises:
+            ImageError: code memory is full.
+        """
+        if image.code not in self._placed:
+            at = -(-self._code_end // ALIGNMENT) * ALIGNMENT
+            end = at + len(image.code)
+            if end > CODE + MAX_CODE:
+                raise ImageError(
+                    f"image of {image.op} has {len(image.code)} bytes: {CODE + MAX_CODE - at} of "
+                    f"{MAX_CODE} bytes of code memory are free: load it, which removes the others"
+                )
+            self._cores.write(at, image.code)
+            self._placed[image.code] = at
+            self._code_end = end
+        return {name: self._entries(image, name) for name in REQUIRED}
+
+    @property
+    def cores(self) -> Cores:
+        """The harts and their memory, for the fabric, which runs handlers from C."""
+        return self._cores
+
+    def description(self) -> dict[str, Any]:
+        """The cores and their memory, as fields that C structs of a device have in common."""
+        _, arguments, stack = self._bases(0)
+        return {
+            "scratch_stride": self._strides[0],
+            "arguments": arguments,
+            "arguments_stride": self._strides[1],
+            "stack_top": stack + self.machine.stack,
+            "stack_stride": self._strides[2],
+            "budget": self.machine.budget,
+        }
 
     @_one_at_a_time
     def read(self, address: int, size: int, core: int = 0) -> bytes:
@@ -367,7 +411,7 @@ class Nic:
         table = b"".join(p.to_bytes(8, "little") for p in pointers)
         self._cores.write(arguments, (context or Context()).pack() + table, core)
         stop = self._cores.call(
-            CODE + image.entries[entry],
+            self._placed[image.code] + image.entries[entry],
             (scratch, arguments + CONTEXT_SIZE, count, arguments),
             sp=stack + self.machine.stack,
             budget=self.machine.budget,
@@ -480,7 +524,9 @@ class Nic:
         context = context or Context()
         workers = sum(s.contributors for s in inputs)
         context = replace(context, group=max(context.group, workers))
-        job, keep = self._job(inputs, values, chunk, CODE + image.entries[leave], context)
+        job, keep = self._job(
+            inputs, values, chunk, self._placed[image.code] + image.entries[leave], context
+        )
         chunks = -(-count // chunk)
         before = [self.counters(i) for i in range(self.machine.cores)]
         batch = max(self.machine.cores, min(BATCH // payload, PACKETS) // len(inputs))
@@ -559,13 +605,13 @@ class Nic:
                     f"out overlaps stream {i} in part: pass the same array, or another"
                 )
 
-    def _entries(self, name: str) -> list[int]:
+    def _entries(self, image: KernelImage, name: str) -> list[int]:
         """Addresses of the entry and its fan-in variants, by fan-in; 0 = there is none."""
-        entries, table = self.image.entries, [0] * 9
+        entries, table = image.entries, [0] * 9
         for k in (1, *FAN_INS):
             entry = name if k == 1 else f"{name}{k}"
             if entry in entries and k <= self.machine.max_fan_in:
-                table[k] = CODE + entries[entry]
+                table[k] = self._placed[image.code] + entries[entry]
         return table
 
     def _job(
@@ -576,7 +622,7 @@ class Nic:
         widest = max((format_of(image.partial if s.partial else image.element) for s in inputs),
                      key=lambda row: row.size)  # fmt: skip
         layout = self._layout(chunk, image, min(len(inputs), self.machine.max_fan_in), widest)
-        scratch, arguments, stack = self._bases(0)
+        scratch, _, _ = self._bases(0)
         rows = ffi.new(
             "nicemu_input[]",
             [
@@ -594,8 +640,8 @@ class Nic:
             {
                 "kinds": [
                     {
-                        "fresh": self._entries(fresh),
-                        "more": self._entries(more),
+                        "fresh": self._entries(image, fresh),
+                        "more": self._entries(image, more),
                         "bytes": format_of(name).size,
                     }
                     for fresh, more, name in (
@@ -607,13 +653,8 @@ class Nic:
                 "accumulator": scratch,
                 "payloads": scratch + layout.payloads,
                 "destination": scratch + layout.destination,
-                "arguments": arguments,
-                "stack_top": stack + self.machine.stack,
-                "scratch_stride": self._strides[0],
-                "arguments_stride": self._strides[1],
-                "stack_stride": self._strides[2],
                 "payload_room": layout.room,
-                "budget": self.machine.budget,
+                **self.description(),
                 "context": list(context.pack()),
                 "leaving_bytes": values.itemsize,
                 "streams": len(inputs),

@@ -86,6 +86,17 @@ class Capture(WholeFile):
         except OSError as e:
             self._unwritable(e)
 
+    def append(self, records: bytes) -> None:
+        """Append whole records as the C core writes them.
+
+        Raises:
+            FileFormatError: the file cannot be written.
+        """
+        try:
+            self._file.write(records)
+        except OSError as e:
+            self._unwritable(e)
+
     def close(self) -> None:
         """Put the file in place.
 

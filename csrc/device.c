@@ -1,0 +1,549 @@
+/* device.c: a frame's way through a device: slot, parking, handlers, frames out. */
+#include "device.h"
+
+/* ---- the scratchpads -------------------------------------------------------------------- */
+
+enum { LINE = 64 };
+
+static u64 room_of(const struct device *d)
+{
+    return (d->buffers->size + LINE - 1) / LINE * LINE;
+}
+
+/* Accumulator and destination may be of twice the payload's width: partial sums of a root, which
+ * cross no link, are as wide as the accumulator. */
+u64 device_lane_bytes(const struct device *d, u32 children, bool arrival)
+{
+    return room_of(d) * (2 + (arrival ? 1 : children) + 2);
+}
+
+/* Bytes from `offset` up to the next lanes that are taken, or to the end. */
+static u64 gap_at(const struct device *d, u64 offset)
+{
+    u64 end = d->config.scratch_bytes;
+    for (u32 i = 0; i < MAX_GROUPS; i++) {
+        const struct member *m = d->member[i];
+        if (!m)
+            continue;
+        if (m->offset <= offset && offset < m->end)
+            return 0;
+        if (m->offset >= offset && m->offset < end)
+            end = m->offset;
+    }
+    return end - offset;
+}
+
+u64 device_room(const struct device *d, u64 *offset)
+{
+    u64 best = gap_at(d, 0);
+    *offset = 0;
+    for (u32 i = 0; i < MAX_GROUPS; i++) {
+        u64 end = d->member[i] ? d->member[i]->end : 0, gap = end ? gap_at(d, end) : 0;
+        if (gap > best) {
+            best = gap;
+            *offset = end;
+        }
+    }
+    return best;
+}
+
+u32 device_lanes(const struct device *d, u64 lane_bytes, u64 *offset)
+{
+    u64 lanes = device_room(d, offset) / lane_bytes * d->config.cores->n;
+    return lanes < UINT16_MAX ? (u32)lanes : UINT16_MAX;
+}
+
+static bool place_lane(struct member *m, u32 i)
+{
+    const struct device *d = m->device;
+    const nicemu_device_config *c = &d->config;
+    u64 room = room_of(d), core = i % c->cores->n;
+    u64 base = c->scratch + core * c->scratch_stride + m->offset + i / c->cores->n * m->lane_bytes;
+    u32 parked = m->group->arrival ? 1 : m->children;
+    struct station *s = &m->lane[i].station;
+    *s = (struct station){
+        .hart = c->cores->harts[core],
+        .accumulator = base,
+        .payloads = base + 2 * room,
+        .destination = base + (2 + parked) * room,
+        .arguments = c->arguments + core * c->arguments_stride,
+        .stack_top = c->stack_top + core * c->stack_stride,
+        .room = room,
+    };
+    return station_open(s, parked, 2 * room);
+}
+
+bool device_join(struct member *m)
+{
+    struct device *d = m->device;
+    u32 window = m->group->window, cores = d->config.cores->n;
+    m->end = m->offset + (window + cores - 1) / cores * m->lane_bytes;
+    for (u32 i = 0; i < window; i++)
+        if (!place_lane(m, i))
+            return false;
+    device_restart(m, 0);
+    d->member[m->group->index] = m;
+    return true;
+}
+
+static void forget(struct kept *k)
+{
+    buffer_release(k->up.owner);
+    buffer_release(k->down.owner);
+    buffer_release(k->moved);
+    *k = (struct kept){.merged = 0};
+}
+
+void device_restart(struct member *m, u32 first)
+{
+    u64 expected = ~0ull >> (MAX_CHILDREN - m->children);
+    for (u32 i = 0; i < m->group->window; i++) {
+        forget(&m->lane[i].kept[0]);
+        forget(&m->lane[i].kept[1]);
+        slot_open(&m->lane[i].slot, expected, first);
+    }
+}
+
+void device_leave(struct member *m)
+{
+    struct device *d = m->device;
+    device_restart(m, 0);
+    if (d->member[m->group->index] == m)
+        d->member[m->group->index] = NULL;
+}
+
+/* ---- a chunk at work -------------------------------------------------------------------- */
+
+/* What is at work in a lane. */
+struct work {
+    struct device *device;
+    struct member *member;
+    struct lane *lane;
+    struct slot_version *version;
+    struct kept *kept;
+    struct turn *turn;
+    struct piece piece;
+    u64 now;
+};
+
+static u64 turn_number(const struct member *m, u32 lane, u32 round)
+{
+    return (u64)round * m->group->window + lane;
+}
+
+static struct work work_of(struct member *m, struct turn *t, u64 now)
+{
+    u32 lane = (u32)(t->number % m->group->window), round = (u32)(t->number / m->group->window);
+    struct lane *l = &m->lane[lane];
+    return (struct work){.device = m->device,
+                         .member = m,
+                         .lane = l,
+                         .version = slot_version(&l->slot, round),
+                         .kept = &l->kept[round & 1],
+                         .turn = t,
+                         .piece = exchange_piece(t->exchange, t->chunk),
+                         .now = now};
+}
+
+static void put_context(const struct work *w, u32 rank, u32 child, u32 merged)
+{
+    const nicemu_exchange *e = &w->turn->exchange->what;
+    u8 *context = w->lane->station.host_arguments;
+    memcpy(context, e->context, CONTEXT_BYTES);
+    put32(context + CONTEXT_CONTRIBUTORS, merged);
+    put32(context + CONTEXT_RANK, rank);
+    put32(context + CONTEXT_DEVICE, w->device->config.record);
+    put32(context + CONTEXT_CHILD, child);
+    put32(context + CONTEXT_SEQ, w->turn->exchange->seq);
+    put32(context + CONTEXT_CHUNK, w->turn->chunk);
+    put32(context + CONTEXT_GROUP, w->member->group->workers);
+    put64(context + CONTEXT_ELEMENT, get64(e->context + CONTEXT_ELEMENT) + w->piece.element);
+}
+
+/* Run an entry on the lane's core, after what the core is doing. */
+static bool call(struct work *w, u64 pc, u32 i, u32 k)
+{
+    struct device *d = w->device;
+    u32 core = w->lane->station.hart->id;
+    struct call_end end = {.status = 0};
+    bool good = station_call(&w->lane->station, pc, i, k, w->piece.count, d->config.budget, &end);
+    u64 start = d->free_at[core] > w->now ? d->free_at[core] : w->now;
+    d->free_at[core] = start + end.stop.instructions * d->config.instruction_time;
+    w->kept->ready = d->free_at[core];
+    d->counters.calls++;
+    if (!good) {
+        w->version->state = SLOT_FAILED;
+        d->outlet->broke(d->outlet->fabric, d, w->member->group, w->turn, core, &end);
+    }
+    return good;
+}
+
+static u32 trailing_ones(u64 bits)
+{
+    return ~bits ? (u32)__builtin_ctzll(~bits) : 64;
+}
+
+/* Merge the first of the children in `ready` and those after it that one call can take. */
+static bool merge_next(struct work *w, u64 ready, u32 most)
+{
+    const struct member *m = w->member;
+    const nicemu_exchange *e = &w->turn->exchange->what;
+    u32 child = (u32)__builtin_ctzll(ready);
+    bool partials = m->devices >> child & 1, begun = w->version->merged != 0;
+    const nicemu_kind *kind = &e->kinds[partials ? NICEMU_PARTIALS : NICEMU_ELEMENTS];
+    const u64 *entries = begun ? kind->more : kind->fresh;
+    u64 alike = partials ? m->devices : ~m->devices;
+    u32 run = trailing_ones((ready & alike) >> child);
+    u32 k = widest(entries, run < most ? run : most);
+    u32 merged = w->kept->merged;
+    for (u32 i = 0; i < k; i++)
+        merged += m->child[child + i].workers;
+    put_context(w, m->child[child].first, child, merged);
+    if (!call(w, entries[k], m->group->arrival ? 0 : child, k))
+        return false;
+    w->version->merged |= (k == 64 ? ~0ull : (1ull << k) - 1) << child;
+    w->kept->merged = merged;
+    return true;
+}
+
+/* Merge what may be merged now: in order of arrival at once; in child order when all are there or
+ * one call can take no more.  How many a call takes changes no bit. */
+static bool merge(struct work *w)
+{
+    const struct slot *s = &w->lane->slot;
+    u32 most = w->device->config.max_fan_in;
+    if (w->member->group->arrival)
+        return merge_next(w, w->version->arrived & ~w->version->merged, 1);
+    for (;;) {
+        u64 ready = slot_ready(s, w->version);
+        if (!ready)
+            return true;
+        u32 run = trailing_ones(ready >> __builtin_ctzll(ready));
+        if (run < most && w->version->arrived != s->expected)
+            return true;
+        if (!merge_next(w, ready, most))
+            return false;
+    }
+}
+
+/* Have emit or finish fill the destination; its bytes, or NULL. */
+static const u8 *write_out(struct work *w, u64 pc)
+{
+    put_context(w, w->member->first, 0, w->kept->merged);
+    return call(w, pc, 0, 0) ? w->lane->station.host_destination : NULL;
+}
+
+static struct buffer *copy_of(struct work *w, const u8 *bytes, u32 n)
+{
+    struct buffer *b = buffer_take(w->device->buffers);
+    memcpy(b->bytes, bytes, n);
+    return b;
+}
+
+/* ---- records of partial sums ------------------------------------------------------------ */
+
+static const nicemu_record *record_of(const struct work *w)
+{
+    const nicemu_record *records = w->turn->exchange->what.records;
+    const nicemu_record *r = records ? &records[w->device->config.record] : NULL;
+    return r && r->values && !w->turn->moved ? r : NULL;
+}
+
+static void record(const struct work *w, const nicemu_record *r, const void *partial)
+{
+    struct exchange *e = w->turn->exchange;
+    u32 size = e->what.kinds[NICEMU_PARTIALS].bytes, words = (w->member->group->workers + 63) / 64;
+    memcpy((u8 *)r->values + w->piece.element * size, partial, (u64)w->piece.count * size);
+    for (u32 i = 0; i < w->member->group->workers; i++) {
+        u32 child = w->member->child_of[i];
+        if (child != NO_CHILD && w->version->merged >> child & 1)
+            r->members[(u64)w->turn->chunk * words + i / 64] |= 1ull << i % 64;
+    }
+    if (!r->times[w->turn->chunk]) {
+        e->emitted[w->device->config.record]++;
+        r->times[w->turn->chunk] = w->kept->ready;
+        w->device->outlet->emitted(w->device->outlet->fabric, w->device, e);
+    }
+}
+
+/* ---- frames out ------------------------------------------------------------------------- */
+
+static struct packet packet_of(const struct work *w, u8 kind, u8 type, u8 flags)
+{
+    const struct group *g = w->member->group;
+    return (struct packet){
+        .kind = kind,
+        .type = type,
+        .flags = flags | (w->piece.count && !(w->turn->moved && !w->kept->moved) ? 0 : FLAG_EMPTY),
+        .job = g->job,
+        .group = g->number,
+        .seq = w->turn->exchange->seq,
+        .chunk = w->turn->chunk,
+        .round = w->version->round,
+        .lane = (u16)(w->turn->number % g->window),
+        .contributors = (u16)w->member->workers,
+    };
+}
+
+static struct message message_of(const struct work *w, u8 kind, u8 type, u8 flags,
+                                 struct buffer *owner, u32 bytes)
+{
+    struct message m = {.packet = packet_of(w, kind, type, flags),
+                        .payload = owner ? owner->bytes : NULL,
+                        .bytes = bytes,
+                        .owner = owner};
+    m.packet.count = bytes ? (u16)w->piece.count : 0;
+    return m;
+}
+
+static void send_up(const struct device *d, const struct member *m, const struct kept *k, u64 now)
+{
+    d->outlet->send(d->outlet->fabric, m->up, &k->up, now > k->ready ? now : k->ready);
+}
+
+static void send_down(const struct device *d, const struct member *m, const struct kept *k,
+                      u32 child, u64 now)
+{
+    struct message down = k->down;
+    down.packet.child = (u16)child;
+    d->outlet->send(d->outlet->fabric, m->child[child].direction, &down,
+                    now > k->ready ? now : k->ready);
+}
+
+static void send_down_all(const struct device *d, const struct member *m, const struct kept *k,
+                          u64 now)
+{
+    for (u32 c = 0; c < m->children; c++)
+        send_down(d, m, k, c, now);
+}
+
+/* The partial sum: into the record, and of all but a root into a message to the parent. */
+static bool emit(struct work *w)
+{
+    const nicemu_exchange *e = &w->turn->exchange->what;
+    const nicemu_record *r = record_of(w);
+    u32 bytes = w->piece.count * e->kinds[NICEMU_PARTIALS].bytes;
+    if (w->member->root && !r)
+        return true;
+    const u8 *partial = write_out(w, e->emit);
+    if (!partial)
+        return false;
+    if (r)
+        record(w, r, partial);
+    if (!w->member->root)
+        w->kept->up = message_of(w, KIND_UP, e->types[NICEMU_PARTIALS], FLAG_PARTIAL,
+                                 copy_of(w, partial, bytes), bytes);
+    return true;
+}
+
+static bool finish(struct work *w)
+{
+    const nicemu_exchange *e = &w->turn->exchange->what;
+    u32 bytes = w->piece.count * e->result_bytes;
+    const u8 *result = write_out(w, e->finish);
+    if (!result)
+        return false;
+    w->kept->down = message_of(w, KIND_DOWN, e->result_type, 0, copy_of(w, result, bytes), bytes);
+    return true;
+}
+
+/* What the owner sent goes on as it is. */
+static void move(struct work *w)
+{
+    u8 kind = w->member->root ? KIND_DOWN : KIND_UP, flags = w->kept->moved ? FLAG_MOVED : 0;
+    struct message m = message_of(w, kind, w->turn->exchange->what.result_type, flags,
+                                  w->kept->moved, w->kept->moved_bytes);
+    w->kept->moved = NULL;
+    *(w->member->root ? &w->kept->down : &w->kept->up) = m;
+}
+
+/* Everybody has arrived and is merged. */
+static void complete(struct work *w)
+{
+    struct member *m = w->member;
+    if (w->turn->moved)
+        move(w);
+    else if (!emit(w) || (m->root && !finish(w)))
+        return;
+    if (m->root) {
+        w->version->state = SLOT_RESULT;
+        send_down_all(w->device, m, w->kept, w->now);
+    } else {
+        w->version->state = SLOT_SENT;
+        w->kept->up.packet.child = (u16)m->as_child;
+        send_up(w->device, m, w->kept, w->now);
+    }
+}
+
+/* ---- frames in -------------------------------------------------------------------------- */
+
+/* Enter an arrival in the slot; the first of a round ends what was kept of the one before last. */
+static void take(struct work *w, u32 child)
+{
+    struct slot_key key = {w->turn->exchange->seq, w->turn->chunk};
+    u32 round = (u32)(w->turn->number / w->member->group->window);
+    w->version = slot_take(&w->lane->slot, round, key, child);
+    if (w->version->arrived == 1ull << child)
+        forget(w->kept);
+}
+
+/* Is it what that child sends for that chunk? */
+static bool fits(const struct work *w, const struct packet *p)
+{
+    const struct member *m = w->member;
+    const nicemu_exchange *e = &w->turn->exchange->what;
+    u32 count = w->piece.count;
+    u8 type, flags;
+    if (w->turn->moved) {
+        i32 owner = w->turn->owner;
+        bool owners = count && owner != NO_OWNER && m->child_of[owner] == p->child;
+        count = owners ? count : 0;
+        type = e->result_type;
+        flags = owners ? FLAG_MOVED : FLAG_EMPTY;
+    } else {
+        bool partial = m->devices >> p->child & 1;
+        type = partial ? e->types[NICEMU_PARTIALS] : e->types[NICEMU_ELEMENTS];
+        flags = partial ? FLAG_PARTIAL : 0;
+    }
+    return p->type == type && p->flags == flags && p->count == count &&
+           p->contributors == m->child[p->child].workers;
+}
+
+static void park(struct work *w, u32 child, const struct frame *f)
+{
+    if (!w->turn->moved) {
+        station_park(&w->lane->station, w->member->group->arrival ? 0 : child, f->payload,
+                     f->payload_bytes);
+    } else if (f->payload_bytes) {
+        w->kept->moved = buffer_take(w->device->buffers);
+        w->kept->moved_bytes = f->payload_bytes;
+        memcpy(w->kept->moved->bytes, f->payload, f->payload_bytes);
+    }
+}
+
+static enum verdict receive_up(struct device *d, struct member *m, const struct packet *p,
+                               const struct frame *f, u64 now)
+{
+    struct lane *lane = &m->lane[p->lane];
+    struct slot_key key = {p->seq, p->chunk};
+    struct kept *kept = &lane->kept[p->round & 1];
+    enum verdict why;
+    if (p->child >= m->children || p->src != m->child[p->child].node)
+        return DROP_CHILD;
+    switch (slot_judge(&lane->slot, p->round, key, p->child, &why)) {
+    case SLOT_REFUSE:
+        return why;
+    case SLOT_REPEAT_PARTIAL:
+        d->counters.repeated++;
+        send_up(d, m, kept, now);
+        return ACCEPTED;
+    case SLOT_REPEAT_RESULT:
+        d->counters.repeated++;
+        send_down(d, m, kept, p->child, now);
+        return ACCEPTED;
+    case SLOT_TAKE:
+        break;
+    }
+    struct turn *t = group_find(m->group, m->plane, turn_number(m, p->lane, p->round));
+    if (!t || t->exchange->seq != p->seq || t->chunk != p->chunk)
+        return DROP_KEY;
+    struct work w = work_of(m, t, now);
+    if (!fits(&w, p))
+        return DROP_SHAPE;
+    take(&w, p->child);
+    park(&w, p->child, f);
+    if (t->moved)
+        w.version->merged = w.version->arrived;
+    else if (!merge(&w))
+        return ACCEPTED;
+    if (slot_complete(&lane->slot, w.version))
+        complete(&w);
+    return ACCEPTED;
+}
+
+static enum verdict receive_down(struct device *d, struct member *m, const struct packet *p,
+                                 const struct frame *f, u64 now)
+{
+    struct lane *lane = &m->lane[p->lane];
+    struct slot_key key = {p->seq, p->chunk};
+    enum verdict why = m->root ? DROP_KIND : slot_judge_result(&lane->slot, p->round, key);
+    if (!m->root && p->src != m->parent)
+        return DROP_NODE;
+    if (why)
+        return why;
+    struct turn *t = group_find(m->group, m->plane, turn_number(m, p->lane, p->round));
+    if (!t)
+        return DROP_KEY;
+    struct work w = work_of(m, t, now);
+    const nicemu_exchange *e = &t->exchange->what;
+    u32 count = t->moved && t->owner == NO_OWNER ? 0 : w.piece.count;
+    u8 flags = !count ? FLAG_EMPTY : t->moved ? FLAG_MOVED : 0;
+    if (p->child != m->as_child || p->count != count || p->flags != flags ||
+        p->type != e->result_type || p->contributors != m->group->workers)
+        return DROP_SHAPE;
+    struct buffer *b = f->owner ? buffer_hold(f->owner) : buffer_take(d->buffers);
+    if (!f->owner)
+        memcpy(b->bytes, f->payload, f->payload_bytes);
+    w.kept->down = (struct message){.packet = *p,
+                                    .payload = f->owner ? f->payload : b->bytes,
+                                    .bytes = f->payload_bytes,
+                                    .owner = b};
+    w.version->state = SLOT_RESULT;
+    send_down_all(d, m, w.kept, now);
+    return ACCEPTED;
+}
+
+enum verdict device_receive(struct device *d, const struct packet *p, const struct frame *f,
+                            u64 now)
+{
+    struct member *m = d->member[p->group % MAX_GROUPS];
+    if (p->dst != d->node)
+        return DROP_NODE;
+    if (!m || m->group->number != p->group || m->group->job != p->job)
+        return DROP_GROUP;
+    if (m->group->failed)
+        return DROP_FAILED;
+    if (p->lane >= m->group->window)
+        return DROP_LANE;
+    return p->kind == KIND_UP ? receive_up(d, m, p, f, now) : receive_down(d, m, p, f, now);
+}
+
+/* ---- when a worker is gone -------------------------------------------------------------- */
+
+u64 device_arrived(const struct member *m, const struct turn *t)
+{
+    u32 lane = (u32)(t->number % m->group->window), round = (u32)(t->number / m->group->window);
+    const struct slot_version *v = &m->lane[lane].slot.version[round & 1];
+    bool same = v->state != SLOT_IDLE && v->round == round && v->key.chunk == t->chunk &&
+                v->key.seq == t->exchange->seq;
+    return same ? v->arrived : 0;
+}
+
+void device_enter(struct member *m, struct turn *t, u32 child, const struct message *partial,
+                  u64 now)
+{
+    struct work w = work_of(m, t, now);
+    take(&w, child);
+    /* merging adds all who are behind the child */
+    w.kept->merged -= m->child[child].workers - partial->packet.contributors;
+    station_park(&w.lane->station, m->group->arrival ? 0 : child, partial->payload, partial->bytes);
+    if (m->group->arrival) /* there is room for one */
+        merge(&w);
+}
+
+const struct message *device_salvage(struct member *m, struct turn *t, u64 now)
+{
+    struct work w = work_of(m, t, now);
+    u64 waiting;
+    if (!device_arrived(m, t) || w.version->state == SLOT_FAILED)
+        return NULL;
+    if (w.version->state != SLOT_GATHERING)
+        return w.kept->up.bytes ? &w.kept->up : NULL;
+    while ((waiting = w.version->arrived & ~w.version->merged))
+        if (!merge_next(&w, waiting, m->device->config.max_fan_in))
+            return NULL;
+    if (!emit(&w))
+        return NULL;
+    w.kept->up.packet.contributors = (u16)w.kept->merged;
+    return &w.kept->up;
+}

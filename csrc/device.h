@@ -1,0 +1,97 @@
+/* device.h: a NIC or a switch: what happens to a frame from its receiving to the frames that leave.
+ * Owns: the slots of each group with their places in the scratchpads, merging in order on the
+ * device's own cores, kept results.  The slot's protocol is slot.c's, the links fabric.c's, the
+ * arithmetic the image's alone: nothing is added here. */
+#ifndef NICEMU_DEVICE_H
+#define NICEMU_DEVICE_H
+
+#include "cores.h"
+#include "outlet.h"
+#include "slot.h"
+#include "station.h"
+
+enum { MAX_CHILDREN = 64 };
+
+/* A child of a device in one group; children are numbered in the order of the device's links. */
+struct child {
+    u32 node;
+    u32 direction; /* towards it */
+    u32 workers; /* that send through it */
+    u32 first; /* the lowest of them */
+    struct member *member; /* the child device's; NULL: a host */
+};
+
+/* What is kept of one version of a slot. */
+struct kept {
+    struct message up, down; /* the partial sum that was sent, the result; bytes held by owner */
+    struct buffer *moved; /* while gathering: what the owner sent */
+    u32 moved_bytes;
+    u32 merged; /* workers whose elements are in the accumulator */
+    u64 ready; /* virtual time at which the last handler call is over */
+};
+
+struct lane {
+    struct slot slot;
+    struct station station;
+    struct kept kept[2];
+};
+
+/* A group at a device. */
+struct member {
+    struct device *device;
+    struct group *group;
+    u32 plane;
+    bool root;
+    u32 workers; /* below the device */
+    u32 first; /* the lowest of them */
+    u32 parent; /* node */
+    u32 up; /* direction towards it */
+    u32 as_child; /* which child of the parent this device is */
+    u32 children;
+    u64 devices; /* bit c: child c is a device, and sends partial sums */
+    struct child child[MAX_CHILDREN];
+    u8 *child_of; /* worker -> the child it is behind, or NO_CHILD */
+    u64 offset, lane_bytes, end; /* place of the lanes in every core's scratchpad */
+    struct lane *lane; /* window of them; lane i belongs to core i mod cores */
+};
+enum { NO_CHILD = 255 };
+
+struct device {
+    u32 node;
+    nicemu_device_config config;
+    struct outlet *outlet;
+    struct buffers *buffers;
+    struct member *member[MAX_GROUPS];
+    u64 free_at[MAX_HARTS]; /* virtual time from which each core is idle */
+    nicemu_node_counters counters;
+};
+
+/* Bytes of scratchpad that a lane with that many children takes. */
+u64 device_lane_bytes(const struct device *d, u32 children, bool arrival);
+/* The largest number of lanes of that size that the device has room for, and where in every
+ * scratchpad they would begin. */
+u32 device_lanes(const struct device *d, u64 lane_bytes, u64 *offset);
+/* The largest free part of every scratchpad, in bytes. */
+u64 device_room(const struct device *d, u64 *offset);
+/* Lay out the lanes of a member whose tree and offset are set; false when they are not in the
+ * cores' memory. */
+bool device_join(struct member *m);
+void device_leave(struct member *m);
+/* Forget every slot and begin again with that round. */
+void device_restart(struct member *m, u32 first);
+
+/* A frame that has passed the wire's checks: what was done with it. */
+enum verdict device_receive(struct device *d, const struct packet *p, const struct frame *f,
+                            u64 now);
+
+/* ---- when a worker is gone -------------------------------------------------------------- */
+/* Children whose arrivals a turn's slot has, as bits. */
+u64 device_arrived(const struct member *m, const struct turn *t);
+/* Enter a partial sum of a child device that could not send it. */
+void device_enter(struct member *m, struct turn *t, u32 child, const struct message *partial,
+                  u64 now);
+/* Merge what is parked, in order, as if no more could come, and emit it; the partial sum, or NULL
+ * where there is nothing, or a handler fails. */
+const struct message *device_salvage(struct member *m, struct turn *t, u64 now);
+
+#endif

@@ -1,0 +1,516 @@
+/* fabric.c: memory, nodes, links, and the loop of events.  Groups are in party.c. */
+#include "fabric.h"
+
+#include <stdlib.h>
+
+/* ---- memory ----------------------------------------------------------------------------- */
+
+enum { PIECES = 64 }; /* buffers or transits that are made at once */
+
+bool fabric_grow(void **array, u32 *room, u32 need, size_t size)
+{
+    if (need <= *room)
+        return true;
+    u32 more = need < 16 ? 16 : need + need / 2;
+    void *p = realloc(*array, more * size);
+    if (!p)
+        return false;
+    *array = p;
+    *room = more;
+    return true;
+}
+
+static void *slab_new(struct nicemu_fabric *f, size_t size)
+{
+    size_t head = 64; /* keeps the alignment of what follows */
+    u8 *raw = aligned_alloc(64, (head + size + 63) / 64 * 64);
+    if (!raw)
+        return NULL;
+    struct slab *slab = (struct slab *)raw;
+    slab->next = f->slabs;
+    f->slabs = slab;
+    return raw + head;
+}
+
+static bool more_buffers(struct nicemu_fabric *f)
+{
+    size_t size = (sizeof(struct buffer) + f->buffers.size + 63) / 64 * 64;
+    u8 *p = slab_new(f, PIECES * size);
+    for (u32 i = 0; p && i < PIECES; i++)
+        buffer_give(&f->buffers, (struct buffer *)(p + i * size));
+    return p;
+}
+
+static void transit_free(struct nicemu_fabric *f, struct transit *t)
+{
+    t->next = f->free;
+    f->free = t;
+    f->n_free++;
+}
+
+static bool more_transits(struct nicemu_fabric *f)
+{
+    struct transit *t = slab_new(f, PIECES * sizeof *t);
+    for (u32 i = 0; t && i < PIECES; i++)
+        transit_free(f, &t[i]);
+    return t;
+}
+
+enum { PCAP_RECORD = 16, RECORD_MOST = PCAP_RECORD + HEAD_BYTES + MAX_MTU + 3 + ICRC_BYTES };
+
+bool fabric_reserve(struct nicemu_fabric *f, u64 sends)
+{
+    u64 most = 2 * sends + 4; /* a frame may be duplicated, and each copy corrupted */
+    while (f->buffers.n_free < most + sends)
+        if (!more_buffers(f))
+            return false;
+    while (f->n_free < most)
+        if (!more_transits(f))
+            return false;
+    if (f->capturing && f->captured_room - f->captured_n < sends * RECORD_MOST) {
+        size_t room = 2 * (f->captured_n + sends * RECORD_MOST);
+        u8 *p = realloc(f->captured, room);
+        if (!p)
+            return false;
+        f->captured = p;
+        f->captured_room = room;
+    }
+    struct clock *c = &f->clock;
+    return fabric_grow((void **)&c->heap, &c->heap_room, c->heap_n + (u32)most, sizeof *c->heap) &&
+           fabric_grow((void **)&f->news, &f->news_room, f->news_n + MAX_EXCHANGES + 4,
+                       sizeof *f->news);
+}
+
+void nicemu_fabric_close(nicemu_fabric *f)
+{
+    if (!f)
+        return;
+    for (u32 i = 0; i < MAX_GROUPS; i++)
+        if (f->party[i])
+            party_close(f, f->party[i]);
+    for (u32 i = 1; i <= f->nodes; i++) {
+        free(f->node[i]->host);
+        free(f->node[i]->device);
+        free(f->node[i]);
+    }
+    for (u32 i = 0; i < f->cables; i++)
+        free(f->cable[i]);
+    while (f->slabs) {
+        struct slab *next = f->slabs->next;
+        free(f->slabs);
+        f->slabs = next;
+    }
+    free(f->node);
+    free(f->cable);
+    free(f->clock.heap);
+    free(f->news);
+    free(f->replay);
+    free(f->captured);
+    free(f);
+}
+
+/* ---- frames ----------------------------------------------------------------------------- */
+
+static void put_record(struct nicemu_fabric *f, const struct frame *frame, u64 at)
+{
+    enum { PICOSECONDS = 1000, NANOSECONDS = 1000000000 };
+    u32 bytes = frame_bytes(frame);
+    u32 head[4] = {(u32)(at / PICOSECONDS / NANOSECONDS), (u32)(at / PICOSECONDS % NANOSECONDS),
+                   bytes, bytes};
+    memcpy(f->captured + f->captured_n, head, sizeof head);
+    frame_to_bytes(frame, f->captured + f->captured_n + sizeof head);
+    f->captured_n += sizeof head + bytes;
+}
+
+/* Flip one bit of a frame, in its head, its payload or its ICRC. */
+static void corrupt(struct nicemu_fabric *f, struct transit *t, u64 random)
+{
+    struct frame *frame = &t->frame;
+    u64 bit = random % (8 * (HEAD_BYTES + frame->payload_bytes + ICRC_BYTES));
+    u64 byte = bit / 8;
+    u8 mask = (u8)(1u << bit % 8);
+    t->corrupted = true;
+    if (byte < HEAD_BYTES) {
+        frame->head[byte] ^= mask;
+    } else if (byte < HEAD_BYTES + frame->payload_bytes) {
+        struct buffer *b = buffer_take(&f->buffers);
+        memcpy(b->bytes, frame->payload, frame->payload_bytes);
+        b->bytes[byte - HEAD_BYTES] ^= mask;
+        buffer_replace(&frame->owner, b);
+        frame->payload = b->bytes;
+    } else {
+        frame->icrc ^= (u32)mask << 8 * (byte - HEAD_BYTES - frame->payload_bytes);
+    }
+}
+
+static void send(void *fabric, u32 direction, const struct message *m, u64 at)
+{
+    struct nicemu_fabric *f = fabric;
+    struct cable *cable = f->cable[direction / 2];
+    struct link *l = &cable->direction[direction & 1];
+    bool down = direction & 1;
+    struct packet p = m->packet;
+    p.psn = (u32)(l->frames & 0xffffff);
+    p.src = down ? cable->parent : cable->child;
+    p.dst = down ? cable->child : cable->parent;
+    struct transit *t = f->free;
+    packet_build(&t->frame, &p, m->payload, m->bytes);
+    t->frame.owner = m->owner;
+    if (f->config.icrc || l->config.corrupt) {
+        t->frame.icrc = packet_icrc(&t->frame);
+        t->frame.has_icrc = true;
+    }
+    if (f->capturing)
+        put_record(f, &t->frame, at);
+    u32 downs = l->downs;
+    struct fate fate = link_send(l);
+    for (u32 i = 0; i < fate.copies; i++) {
+        struct transit *copy = f->free;
+        f->free = copy->next;
+        f->n_free--;
+        if (i) /* the one before may be corrupted: begin again */
+            packet_build(&copy->frame, &p, m->payload, m->bytes);
+        copy->frame.owner = buffer_hold(m->owner);
+        copy->frame.icrc = t->frame.icrc;
+        copy->frame.has_icrc = t->frame.has_icrc;
+        copy->direction = direction;
+        copy->downs = downs;
+        copy->corrupted = false;
+        if (fate.corrupt[i])
+            corrupt(f, copy, fate.flip[i]);
+        f->under_way++;
+        clock_add(&f->clock, at + fate.delay[i], EVENT_FRAME, 0, copy);
+    }
+}
+
+/* A frame reaches a node: everything that becomes of it. */
+static enum verdict receive(struct nicemu_fabric *f, struct node *node, const struct frame *frame,
+                            bool corrupted)
+{
+    struct packet p;
+    nicemu_node_counters *counters = node->host ? &node->host->counters : &node->device->counters;
+    counters->received++;
+    enum verdict v = packet_parse(frame, frame->has_icrc, &p);
+    if (!v)
+        v = node->host ? host_receive(node->host, &p, frame, f->clock.now)
+                       : device_receive(node->device, &p, frame, f->clock.now);
+    if (v) {
+        counters->drops[v]++;
+        return v;
+    }
+    counters->accepted++;
+    counters->damaged += corrupted;
+    if (node->host) {
+        struct worker *w = node->host->worker[p.group % MAX_GROUPS];
+        if (w->waiting && !w->timed)
+            fabric_pump(f, w);
+    }
+    return v;
+}
+
+static void arrive(struct nicemu_fabric *f, struct transit *t)
+{
+    struct cable *cable = f->cable[t->direction / 2];
+    f->under_way--;
+    if (link_arrives(&cable->direction[t->direction & 1], t->downs))
+        receive(f, f->node[t->direction & 1 ? cable->child : cable->parent], &t->frame,
+                t->corrupted);
+    buffer_release(t->frame.owner);
+    transit_free(f, t);
+}
+
+int nicemu_fabric_receive(nicemu_fabric *f, uint32_t node, const uint8_t *bytes, size_t n)
+{
+    struct frame frame;
+    if (!node || node > f->nodes)
+        return NICEMU_EINVAL;
+    if (!fabric_reserve(f, f->most_sends))
+        return NICEMU_ENOMEM;
+    struct node *to = f->node[node];
+    enum verdict v = frame_from_bytes(bytes, n, &frame);
+    if (!v)
+        return receive(f, to, &frame, false);
+    nicemu_node_counters *counters = to->host ? &to->host->counters : &to->device->counters;
+    counters->received++;
+    counters->drops[v]++;
+    return v;
+}
+
+/* ---- building --------------------------------------------------------------------------- */
+
+int nicemu_fabric_open(const nicemu_fabric_config *config, nicemu_fabric **out)
+{
+    *out = NULL;
+    if (config->planes < 1 || config->planes > PLANES || config->mtu < 256 ||
+        config->mtu > MAX_MTU || !config->timeout || config->max_resends < 2)
+        return NICEMU_EINVAL;
+    struct nicemu_fabric *f = calloc(1, sizeof *f);
+    if (!f)
+        return NICEMU_ENOMEM;
+    f->config = *config;
+    f->buffers.size = config->mtu;
+    f->most_sends = MAX_CHILDREN + 4;
+    f->outlet = (struct outlet){.fabric = f,
+                                .send = send,
+                                .stored = party_stored,
+                                .waits = party_waits,
+                                .emitted = party_emitted,
+                                .broke = party_broke};
+    *out = f;
+    return NICEMU_OK;
+}
+
+static struct node *node_new(struct nicemu_fabric *f)
+{
+    if (!fabric_grow((void **)&f->node, &f->node_room, f->nodes + 2, sizeof *f->node))
+        return NULL;
+    struct node *node = calloc(1, sizeof *node);
+    for (u32 plane = 0; node && plane < PLANES; plane++)
+        node->parent[plane] = node->up[plane] = NOWHERE;
+    return node;
+}
+
+int nicemu_fabric_add_host(nicemu_fabric *f)
+{
+    struct node *node = node_new(f);
+    struct host *host = calloc(1, sizeof *host);
+    if (!node || !host) {
+        free(node);
+        free(host);
+        return NICEMU_ENOMEM;
+    }
+    node->host = host;
+    f->node[++f->nodes] = node;
+    host->node = f->nodes;
+    for (u32 plane = 0; plane < PLANES; plane++)
+        host->parent[plane] = host->up[plane] = NOWHERE;
+    return (int)f->nodes;
+}
+
+int nicemu_fabric_add_device(nicemu_fabric *f, const nicemu_device_config *config)
+{
+    if (config->plane >= f->config.planes || config->max_fan_in < 1 ||
+        config->max_fan_in > NICEMU_MAX_FAN_IN)
+        return NICEMU_EINVAL;
+    struct node *node = node_new(f);
+    struct device *device = calloc(1, sizeof *device);
+    if (!node || !device) {
+        free(node);
+        free(device);
+        return NICEMU_ENOMEM;
+    }
+    node->device = device;
+    f->node[++f->nodes] = node;
+    device->node = f->nodes;
+    device->config = *config;
+    device->outlet = &f->outlet;
+    device->buffers = &f->buffers;
+    return (int)f->nodes;
+}
+
+int nicemu_fabric_connect(nicemu_fabric *f, uint32_t child, uint32_t parent,
+                          const nicemu_link_config *config)
+{
+    u64 most = 1ull << 32;
+    if (!child || child > f->nodes || !parent || parent > f->nodes || child == parent ||
+        config->loss > most || config->duplicate > most || config->reorder > most ||
+        config->corrupt > most)
+        return NICEMU_EINVAL;
+    struct node *low = f->node[child], *high = f->node[parent];
+    u32 plane = high->device ? high->device->config.plane : 0;
+    if (!high->device || high->children == MAX_CHILDREN || low->parent[plane] != NOWHERE ||
+        (low->device && low->device->config.plane != plane))
+        return NICEMU_EINVAL;
+    if (!fabric_grow((void **)&f->cable, &f->cable_room, f->cables + 1, sizeof *f->cable))
+        return NICEMU_ENOMEM;
+    struct cable *cable = calloc(1, sizeof *cable);
+    if (!cable)
+        return NICEMU_ENOMEM;
+    u32 number = f->cables++;
+    f->cable[number] = cable;
+    cable->child = child;
+    cable->parent = parent;
+    for (u32 i = 0; i < 2; i++)
+        link_open(&cable->direction[i], config, f->config.seed, 2 * number + i);
+    low->parent[plane] = parent;
+    low->up[plane] = 2 * number;
+    if (low->host) {
+        low->host->parent[plane] = parent;
+        low->host->up[plane] = 2 * number;
+    }
+    high->child[high->children] = child;
+    high->down[high->children++] = 2 * number + 1;
+    return (int)number;
+}
+
+int nicemu_fabric_schedule(nicemu_fabric *f, uint32_t link, int down, uint64_t at)
+{
+    if (link >= f->cables || at < f->clock.now)
+        return NICEMU_EINVAL;
+    if (!fabric_reserve(f, 1))
+        return NICEMU_ENOMEM;
+    clock_add(&f->clock, at, down ? EVENT_DOWN : EVENT_UP, link, NULL);
+    clock_add(&f->clock, at + f->config.detection, down ? EVENT_SEEN_DOWN : EVENT_SEEN_UP, link,
+              NULL);
+    return NICEMU_OK;
+}
+
+/* ---- the loop --------------------------------------------------------------------------- */
+
+void fabric_report(struct nicemu_fabric *f, const nicemu_event *news)
+{
+    nicemu_event *n = &f->news[f->news_n++];
+    *n = *news;
+    n->at = f->clock.now;
+}
+
+static void set_down(struct nicemu_fabric *f, u32 which, bool down)
+{
+    struct cable *cable = f->cable[which];
+    if (down)
+        cable->down_at = f->clock.now;
+    link_set_down(&cable->direction[0], down);
+    link_set_down(&cable->direction[1], down);
+}
+
+void fabric_pump(struct nicemu_fabric *f, struct worker *w)
+{
+    worker_send(w, f->clock.now);
+    if (!w->waiting || w->timed)
+        return;
+    w->timed = true;
+    clock_add(&f->clock, f->clock.now + w->timeout, EVENT_TIMER, w->group->number, w);
+}
+
+/* A worker's timer; its group may be gone. */
+static void tick(struct nicemu_fabric *f, u32 group, struct worker *w)
+{
+    if (!party_of(f, group))
+        return;
+    u64 next = worker_tick(w, f->clock.now);
+    w->timed = next != 0;
+    if (next)
+        clock_add(&f->clock, next, EVENT_TIMER, group, w);
+}
+
+/* False when the host has no memory left. */
+static bool seen(struct nicemu_fabric *f, u32 which, bool down)
+{
+    bool good = true;
+    if ((f->cable[which]->direction[0].downs & 1) != down) /* no more */
+        return true;
+    for (u32 i = 0; good && i < MAX_GROUPS; i++)
+        if (f->party[i])
+            good = party_seen(f, f->party[i], which, down);
+    return good;
+}
+
+static bool handle(struct nicemu_fabric *f, const struct event *e)
+{
+    switch ((enum event_kind)e->kind) {
+    case EVENT_FRAME:
+        arrive(f, e->what);
+        return true;
+    case EVENT_TIMER:
+        tick(f, e->which, e->what);
+        return true;
+    case EVENT_DOWN:
+    case EVENT_UP:
+        set_down(f, e->which, e->kind == EVENT_DOWN);
+        return true;
+    case EVENT_SEEN_DOWN:
+    case EVENT_SEEN_UP:
+        return seen(f, e->which, e->kind == EVENT_SEEN_DOWN);
+    case EVENT_SUSPECT: {
+        struct party *p = party_of(f, e->which);
+        return !p || party_leave_suspects(f, p);
+    }
+    }
+    return true;
+}
+
+enum { CAPTURE_BATCH = 4 << 20 };
+
+int nicemu_fabric_run(nicemu_fabric *f, uint64_t max_events, nicemu_event *out)
+{
+    *out = (nicemu_event){.kind = NICEMU_SLICE};
+    for (u64 i = 0;; i++) {
+        if (f->news_first < f->news_n) {
+            *out = f->news[f->news_first++];
+            return NICEMU_OK;
+        }
+        f->news_first = f->news_n = 0;
+        out->at = f->clock.now;
+        if (f->captured_n >= CAPTURE_BATCH) {
+            out->kind = NICEMU_CAPTURED;
+            return NICEMU_OK;
+        }
+        if (i == max_events)
+            return NICEMU_OK;
+        if (!fabric_reserve(f, f->most_sends))
+            return NICEMU_ENOMEM;
+        struct event e;
+        if (!clock_next(&f->clock, &e)) {
+            out->kind = NICEMU_IDLE;
+            return NICEMU_OK;
+        }
+        f->events++;
+        if (!handle(f, &e))
+            return NICEMU_ENOMEM;
+    }
+}
+
+/* ---- looking on ------------------------------------------------------------------------- */
+
+uint64_t nicemu_fabric_now(const nicemu_fabric *f)
+{
+    return f->clock.now;
+}
+
+uint64_t nicemu_fabric_events(const nicemu_fabric *f)
+{
+    return f->events;
+}
+
+uint64_t nicemu_fabric_under_way(const nicemu_fabric *f)
+{
+    return f->under_way;
+}
+
+void nicemu_fabric_capture(nicemu_fabric *f, int on)
+{
+    f->capturing = on;
+}
+
+const uint8_t *nicemu_fabric_captured(nicemu_fabric *f, size_t *n)
+{
+    *n = f->captured_n;
+    f->captured_n = 0;
+    return f->captured;
+}
+
+int nicemu_node_counters_get(const nicemu_fabric *f, uint32_t node, nicemu_node_counters *out)
+{
+    if (!node || node > f->nodes)
+        return NICEMU_EINVAL;
+    const struct node *n = f->node[node];
+    *out = n->host ? n->host->counters : n->device->counters;
+    return NICEMU_OK;
+}
+
+int nicemu_link_counters_get(const nicemu_fabric *f, uint32_t link, uint32_t direction,
+                             nicemu_link_counters *out)
+{
+    if (link >= f->cables || direction > 1)
+        return NICEMU_EINVAL;
+    *out = f->cable[link]->direction[direction].counters;
+    return NICEMU_OK;
+}
+
+int nicemu_replay_get(const nicemu_fabric *f, uint32_t i, nicemu_replay *out)
+{
+    if (i >= f->replays)
+        return NICEMU_EINVAL;
+    *out = f->replay[i];
+    return NICEMU_OK;
+}

@@ -1,0 +1,108 @@
+/* fabric.h: hosts, devices, links and the clock put together.
+ * Owns: all memory of a fabric, which node is where, the loop of events, what is done when a plane
+ * dies or a collective fails.  What a station does with a frame belongs to host.c and device.c. */
+#ifndef NICEMU_FABRIC_H
+#define NICEMU_FABRIC_H
+
+#include "clock.h"
+#include "device.h"
+#include "host.h"
+#include "link.h"
+
+/* A frame under way. */
+struct transit {
+    struct transit *next; /* while free */
+    struct frame frame;
+    u32 direction;
+    u32 downs; /* of the direction, when it was sent */
+    bool corrupted;
+};
+
+/* A host or a device and its place in the tree.  Directions: 2 * link is up, 2 * link + 1 down. */
+struct node {
+    struct host *host; /* or ... */
+    struct device *device;
+    u32 parent[PLANES], up[PLANES]; /* nodes and directions; NOWHERE */
+    u32 children, child[MAX_CHILDREN], down[MAX_CHILDREN];
+};
+enum { NOWHERE = 0xffffffff };
+
+struct cable {
+    u32 child, parent;
+    struct link direction[2];
+    u64 down_at; /* when it went down last */
+};
+
+/* A group with its stations. */
+struct party {
+    struct group group;
+    struct worker *worker;
+    struct member **member; /* on all planes; children before their parents */
+    u32 members;
+    struct member *root[PLANES];
+    bool suspect[PLANES]; /* a worker's resends on this plane stay without an answer */
+};
+
+/* Memory in pieces that are freed together. */
+struct slab {
+    struct slab *next;
+};
+
+struct nicemu_fabric {
+    nicemu_fabric_config config;
+    struct outlet outlet;
+    struct clock clock;
+    u64 events, under_way;
+    struct buffers buffers;
+    struct transit *free;
+    u32 n_free;
+    struct slab *slabs;
+    u32 nodes, cables, node_room, cable_room;
+    struct node **node; /* from 1 on */
+    struct cable **cable;
+    struct party *party[MAX_GROUPS];
+    u32 parties; /* ever opened */
+    u32 most_sends; /* frames that one event may send */
+    nicemu_event *news; /* to be reported: news_n of them from news_first on */
+    u32 news_first, news_n, news_room;
+    nicemu_replay *replay;
+    u32 replays, replay_room;
+    bool capturing;
+    u8 *captured;
+    size_t captured_n, captured_room;
+};
+
+/* ---- fabric.c --------------------------------------------------------------------------- */
+enum event_kind {
+    EVENT_FRAME,
+    EVENT_TIMER,
+    EVENT_DOWN,
+    EVENT_UP,
+    EVENT_SEEN_DOWN,
+    EVENT_SEEN_UP,
+    EVENT_SUSPECT
+};
+
+/* Memory for that many sends and for what they bring about; false when the host has none left. */
+bool fabric_reserve(struct nicemu_fabric *f, u64 sends);
+/* More room in an array of `size`-byte items. */
+bool fabric_grow(void **array, u32 *room, u32 need, size_t size);
+void fabric_report(struct nicemu_fabric *f, const nicemu_event *news);
+/* Let a worker send, and see to it that it looks at its lanes again. */
+void fabric_pump(struct nicemu_fabric *f, struct worker *w);
+
+/* ---- party.c ---------------------------------------------------------------------------- */
+struct party *party_of(const struct nicemu_fabric *f, u32 group);
+void party_close(struct nicemu_fabric *f, struct party *p);
+/* What the stations report: see outlet.h. */
+void party_stored(void *fabric, struct worker *w, struct turn *t, struct buffer *result);
+void party_waits(void *fabric, struct worker *w, u32 plane, struct turn *t, u32 resends);
+void party_emitted(void *fabric, struct device *d, struct exchange *e);
+void party_broke(void *fabric, struct device *d, struct group *g, struct turn *t, u32 core,
+                 const struct call_end *end);
+/* The ends of a cable have seen that it is down, or up again; false when the host has no memory. */
+bool party_seen(struct nicemu_fabric *f, struct party *p, u32 cable, bool down);
+/* Leave the plane that does not answer, if the other one is there. */
+bool party_leave_suspects(struct nicemu_fabric *f, struct party *p);
+
+#endif

@@ -1,0 +1,89 @@
+/* group.h: what all stations of a group agree upon before a frame is sent: who takes part, which
+ * collectives are in flight, which chunk has which turn.
+ * Owns: the cut of a collective into chunks, the turns (plane, lane, round) of chunks, what is to
+ * be done again after a plane has died.  What a station does in a turn belongs to host.c and
+ * device.c.
+ *
+ * On each plane turns are numbered: turn n uses lane n mod window in round n div window. */
+#ifndef NICEMU_GROUP_H
+#define NICEMU_GROUP_H
+
+#include "buffer.h"
+#include "nicemu.h"
+#include "packet.h"
+
+enum {
+    PLANES = 2,
+    MAX_GROUPS = NICEMU_MAX_GROUPS,
+    MAX_EXCHANGES = NICEMU_MAX_EXCHANGES,
+    NO_OWNER = -1
+};
+
+/* A collective in flight. */
+struct exchange {
+    nicemu_exchange what;
+    u32 group, seq; /* numbers */
+    u32 chunks;
+    u32 left; /* chunks whose result some worker still waits for */
+    u32 next[PLANES]; /* even and odd chunks: the next that has no turn yet */
+    u32 *block_chunk; /* moved: the first chunk of each worker's block, and the end */
+    u32 *emitted; /* per record: chunks whose partial sum is there */
+    struct exchange *after;
+};
+
+/* Part of the elements of a collective. */
+struct piece {
+    u64 element;
+    u32 count;
+    i32 owner; /* the worker whose elements are moved, or NO_OWNER */
+};
+
+struct turn {
+    u64 number;
+    struct exchange *exchange;
+    u32 chunk;
+    u32 waiting; /* workers that do not have its result yet; 0: the turn is over */
+    i32 owner; /* what is moved is this worker's; NO_OWNER where nothing is */
+    bool moved; /* payloads are copied, not added */
+    bool again; /* it was begun on a plane that died */
+    u32 holder; /* a worker that has the result, once there is one */
+    struct buffer *result;
+};
+
+/* The turns of one plane. */
+struct plan {
+    bool up;
+    u64 next; /* number of the next turn to be given */
+    struct turn *ring; /* 2 * window: workers are less than two rounds apart */
+};
+
+struct group {
+    u32 number, index;
+    u16 job;
+    bool arrival; /* order of additions */
+    bool failed;
+    u32 planes, window, workers;
+    u32 next_seq;
+    struct plan plan[PLANES];
+    struct exchange *first, **last; /* in flight, oldest first */
+    u32 in_flight;
+    struct turn *again; /* turns of a dead plane, to be given anew; room for 4 * window */
+    u32 again_n, again_next;
+    u64 again_left; /* of those given anew, not yet over */
+};
+
+struct piece exchange_piece(const struct exchange *e, u32 chunk);
+/* The turn of that number; NULL when it is over or not given yet. */
+struct turn *group_find(struct group *g, u32 plane, u64 number);
+/* The turn of that number, given now if it is the next one; NULL when there is nothing to do. */
+struct turn *group_turn(struct group *g, u32 plane, u64 number);
+/* A worker has the result; true when it was the last. */
+bool turn_done(struct turn *t, u32 worker, struct buffer *result);
+/* The plane is dead: collect its open turns, which group_turn gives anew on the other; how many.
+ * Where a worker has the result already, that is moved to the others: a sum that is added again
+ * could differ where the order of additions is that of arrival, and an input may be overwritten. */
+u32 group_leave_plane(struct group *g, u32 plane);
+/* The plane is back: its turns go on in a round that nobody has seen; that round. */
+u32 group_use_plane(struct group *g, u32 plane);
+
+#endif

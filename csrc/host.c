@@ -1,0 +1,167 @@
+/* host.c: see host.h. */
+#include "host.h"
+
+static struct message contribution(const struct worker *w, u32 plane, const struct turn *t)
+{
+    const struct group *g = w->group;
+    const nicemu_exchange *e = &t->exchange->what;
+    struct piece piece = exchange_piece(t->exchange, t->chunk);
+    bool gives = piece.count && (!t->moved || t->owner == (i32)w->index);
+    u8 flags = !gives ? FLAG_EMPTY : t->moved ? FLAG_MOVED : 0;
+    struct message m = {.packet = {
+                            .kind = KIND_UP,
+                            .type = (u8)(t->moved ? e->result_type : e->types[NICEMU_ELEMENTS]),
+                            .flags = flags,
+                            .job = g->job,
+                            .group = g->number,
+                            .seq = t->exchange->seq,
+                            .chunk = t->chunk,
+                            .round = (u32)(t->number / g->window),
+                            .lane = (u16)(t->number % g->window),
+                            .child = (u16)w->as_child[plane],
+                            .contributors = 1,
+                            .count = gives ? (u16)piece.count : 0,
+                        }};
+    if (!gives)
+        return m;
+    if (t->result) {
+        m.owner = t->result;
+        m.payload = t->result->bytes;
+        m.bytes = piece.count * e->result_bytes;
+        return m;
+    }
+    u64 from = piece.element - (e->blocks ? e->blocks[w->index] : 0);
+    m.payload = (const u8 *)e->inputs[w->index] + from * e->kinds[NICEMU_ELEMENTS].bytes;
+    m.bytes = piece.count * e->kinds[NICEMU_ELEMENTS].bytes;
+    return m;
+}
+
+static void send(struct worker *w, u32 plane, const struct turn *t, u64 now)
+{
+    struct message m = contribution(w, plane, t);
+    struct buffer *copy = NULL;
+    if (w->copies && m.bytes && !m.owner) {
+        copy = buffer_take(w->buffers);
+        memcpy(copy->bytes, m.payload, m.bytes);
+        m.owner = copy;
+        m.payload = copy->bytes;
+    }
+    w->outlet->send(w->outlet->fabric, w->host->up[plane], &m, now);
+    buffer_release(copy);
+}
+
+static void send_plane(struct worker *w, u32 plane, u64 now)
+{
+    u32 window = w->group->window;
+    for (;;) {
+        u64 number = w->next[plane];
+        struct wait *wait = &w->wait[plane][number % window];
+        struct turn *t = wait->busy ? NULL : group_turn(w->group, plane, number);
+        if (!t)
+            return;
+        *wait = (struct wait){
+            .busy = true, .number = number, .deadline = now + w->timeout, .patience = w->timeout};
+        w->next[plane]++;
+        w->waiting++;
+        send(w, plane, t, now);
+    }
+}
+
+void worker_send(struct worker *w, u64 now)
+{
+    for (u32 plane = 0; plane < w->group->planes; plane++)
+        send_plane(w, plane, now);
+}
+
+u64 worker_tick(struct worker *w, u64 now)
+{
+    u64 next = 0;
+    for (u32 plane = 0; plane < w->group->planes; plane++) {
+        for (u32 lane = 0; lane < w->group->window; lane++) {
+            struct wait *wait = &w->wait[plane][lane];
+            if (wait->busy && wait->deadline <= now) {
+                struct turn *t = group_find(w->group, plane, wait->number);
+                w->outlet->waits(w->outlet->fabric, w, plane, t, wait->resends);
+                if (!wait->busy) /* given up */
+                    continue;
+                wait->resends++;
+                wait->patience *= wait->patience < LONGEST_PATIENCE * w->timeout ? 2 : 1;
+                wait->deadline = now + wait->patience;
+                w->host->counters.resent++;
+                send(w, plane, t, now);
+            }
+            if (wait->busy && (!next || wait->deadline < next))
+                next = wait->deadline;
+        }
+    }
+    return next;
+}
+
+void worker_leave_plane(struct worker *w, u32 plane, u64 next)
+{
+    for (u32 lane = 0; lane < w->group->window; lane++) {
+        w->waiting -= w->wait[plane][lane].busy;
+        w->wait[plane][lane].busy = false;
+    }
+    w->next[plane] = next;
+}
+
+/* The part of the payload that this worker keeps. */
+static void store(const struct worker *w, const struct turn *t, const u8 *payload)
+{
+    const nicemu_exchange *e = &t->exchange->what;
+    struct piece piece = exchange_piece(t->exchange, t->chunk);
+    u64 from = e->from[w->index], to = e->to[w->index], end = piece.element + piece.count;
+    u64 first = piece.element > from ? piece.element : from, last = end < to ? end : to;
+    if (first < last && e->outputs[w->index])
+        memcpy((u8 *)e->outputs[w->index] + (first - from) * e->result_bytes,
+               payload + (first - piece.element) * e->result_bytes,
+               (last - first) * e->result_bytes);
+}
+
+static enum verdict accept(struct worker *w, u32 plane, const struct packet *p,
+                           const struct frame *f)
+{
+    struct wait *wait = &w->wait[plane][p->lane];
+    u64 number = (u64)p->round * w->group->window + p->lane;
+    if (!wait->busy || wait->number != number)
+        return number < w->next[plane] ? DROP_STALE : DROP_UNWANTED;
+    struct turn *t = group_find(w->group, plane, number);
+    if (!t || p->seq != t->exchange->seq || p->chunk != t->chunk)
+        return DROP_KEY;
+    const nicemu_exchange *e = &t->exchange->what;
+    u32 count = t->moved && t->owner == NO_OWNER ? 0 : exchange_piece(t->exchange, t->chunk).count;
+    u8 flags = !count ? FLAG_EMPTY : t->moved ? FLAG_MOVED : 0;
+    if (p->count != count || p->flags != flags || p->type != e->result_type ||
+        p->contributors != w->group->workers)
+        return DROP_SHAPE;
+    store(w, t, f->payload);
+    wait->busy = false;
+    w->waiting--;
+    w->outlet->stored(w->outlet->fabric, w, t, f->owner);
+    return ACCEPTED;
+}
+
+enum verdict host_receive(struct host *h, const struct packet *p, const struct frame *f, u64 now)
+{
+    struct worker *w = h->worker[p->group % MAX_GROUPS];
+    u32 plane = 0;
+    while (plane < PLANES && h->parent[plane] != p->src)
+        plane++;
+    if (p->dst != h->node || plane == PLANES)
+        return DROP_NODE;
+    if (!w || w->group->number != p->group || w->group->job != p->job || plane >= w->group->planes)
+        return DROP_GROUP;
+    if (w->group->failed)
+        return DROP_FAILED;
+    if (p->lane >= w->group->window)
+        return DROP_LANE;
+    if (p->child != w->as_child[plane])
+        return DROP_CHILD;
+    if (p->kind != KIND_DOWN)
+        return DROP_KIND;
+    enum verdict v = accept(w, plane, p, f);
+    if (!v)
+        worker_send(w, now);
+    return v;
+}

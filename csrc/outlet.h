@@ -1,0 +1,37 @@
+/* outlet.h: how a node hands frames to its links, and news to whoever runs the fabric.
+ * Owns: the functions that fabric.c provides for device.c and host.c. */
+#ifndef NICEMU_OUTLET_H
+#define NICEMU_OUTLET_H
+
+#include "buffer.h"
+#include "group.h"
+#include "packet.h"
+
+struct device;
+struct worker;
+struct call_end;
+
+/* A payload and what is said about it. */
+struct message {
+    struct packet packet; /* psn, src and dst are the link's to fill in */
+    const u8 *payload;
+    u32 bytes;
+    struct buffer *owner; /* holds the payload, or NULL: memory that stays as it is */
+};
+
+struct outlet {
+    void *fabric;
+    /* Send over a direction of a link, not before virtual time `at`. */
+    void (*send)(void *fabric, u32 direction, const struct message *m, u64 at);
+    /* A worker has stored the result of its turn. */
+    void (*stored)(void *fabric, struct worker *w, struct turn *t, struct buffer *result);
+    /* A worker has sent its arrival for the turn that often without an answer. */
+    void (*waits)(void *fabric, struct worker *w, u32 plane, struct turn *t, u32 resends);
+    /* The device has the partial sum of a chunk. */
+    void (*emitted)(void *fabric, struct device *d, struct exchange *e);
+    /* A handler of the device ended otherwise than by returning 0. */
+    void (*broke)(void *fabric, struct device *d, struct group *g, struct turn *t, u32 core,
+                  const struct call_end *end);
+};
+
+#endif

@@ -1,0 +1,1026 @@
+"""The fabric: workers, devices and links in a tree, and the virtual time in which frames travel.
+
+Owns: building a tree in the C core, groups, exchanges and their tickets, the loop that lets virtual
+time pass, counters, capture.  What a collective is, and what users see of it, is collective's; how
+frames, slots and links behave is csrc's.
+
+Times are seconds of virtual time; they have nothing to do with how long the host takes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from operator import index
+from pathlib import Path
+from threading import RLock
+from types import TracebackType
+from typing import Any, Self, TypeAlias
+
+import numpy as np
+
+from nicemu import _core
+from nicemu._core import Counters
+from nicemu._nicemu import ffi, lib
+from nicemu.dtypes import Format, format_of
+from nicemu.errors import ArgumentError, CapacityError, CollectiveError, NicemuError
+from nicemu.image import Context, KernelImage
+from nicemu.machine import Machine
+from nicemu.machine import machine as machine_of
+from nicemu.nic import SCRATCHPAD, Nic
+from nicemu.packet import drops, elements
+from nicemu.pcap import Capture
+from nicemu.topology import topology as tree_of
+
+__all__ = [
+    "Device",
+    "Exchange",
+    "Fabric",
+    "FabricCounters",
+    "Group",
+    "Link",
+    "RawPartial",
+    "Replay",
+    "Ticket",
+]
+
+Order: TypeAlias = "int | tuple[Order, ...]"
+
+SECOND = 10**12  # picoseconds
+DELAY = 1e-6  # of a link
+INSTRUCTION = 1000  # picoseconds of virtual time for each retired instruction
+SLICE = 50_000  # events between two looks at Ctrl-C
+ONE = 1 << 32  # a probability of 1
+MAX_RESENDS = 64
+MAX_IN_FLIGHT: int = lib.NICEMU_MAX_EXCHANGES  # of a group
+MAX_GROUPS: int = lib.NICEMU_MAX_GROUPS
+MAX_WINDOW: int = lib.NICEMU_MAX_WINDOW
+MTUS = range(256, int(lib.NICEMU_MAX_PAYLOAD) + 1)
+
+
+# ---- what callers pass and get -------------------------------------------------------------------
+
+
+@dataclass
+class Exchange:
+    """One collective of a group, as the fabric runs it.  Until it ends, the arrays belong to it.
+
+    Attributes:
+        image: the op; None: payloads are moved and not added.
+        inputs: per worker a 1-D contiguous array.  Reduced: all of one shape (count,), of the
+            image's element dtype.  Moved: what the worker has of the whole, any dtype, or None for
+            nothing; the whole are all of them, one after another.
+        outputs: per worker where its part of the result goes, 1-D contiguous, or None.  It may be
+            that worker's input.
+        offsets: per worker the index in the whole of its output's first element; None: all 0.
+        partials: True: keep the partial sums of every device.
+        context: of the whole's first element: its ``element`` and ``seed`` count.
+    """
+
+    image: KernelImage | None
+    inputs: Sequence[np.ndarray | None]
+    outputs: Sequence[np.ndarray | None]
+    offsets: Sequence[int] | None = None
+    partials: bool = False
+    context: Context = field(default_factory=Context)
+
+
+@dataclass(frozen=True)
+class RawPartial:
+    """The partial sums of one device, chunk by chunk.
+
+    Attributes:
+        device: its name.
+        values: shape (count,), of the image's partial dtype; what no chunk says is there is 0.
+        chunk: elements of a full chunk.
+        times: per chunk, when it was there, in picoseconds; 0: it is not there.
+        words: shape (chunks, words): who is in each chunk, bit w of a row = worker w of the group.
+        workers: of the group.
+    """
+
+    device: str
+    values: np.ndarray
+    chunk: int
+    times: np.ndarray
+    words: np.ndarray
+    workers: int
+
+    @property
+    def members(self) -> np.ndarray:
+        """Shape (chunks, workers), bool: who is in each chunk."""
+        bits = np.unpackbits(self.words.view(np.uint8), axis=1, bitorder="little")
+        return bits[:, : self.workers].astype(bool)
+
+    def pieces(self) -> Iterator[tuple[range, tuple[int, ...], float]]:
+        """Stretches of elements that are there: which, of which ranks, and when the last was."""
+        begin, there, members = 0, self.times != 0, self.members
+        for end in range(1, self.times.size + 1):
+            if (
+                end < self.times.size
+                and there[begin] == there[end]
+                and (members[begin] == members[end]).all()
+            ):
+                continue
+            if there[begin]:
+                elements = range(begin * self.chunk, min(end * self.chunk, self.values.size))
+                ranks = tuple(int(r) for r in np.flatnonzero(members[begin]))
+                yield elements, ranks, int(self.times[begin:end].max()) / SECOND
+            begin = end
+
+
+@dataclass(frozen=True)
+class FabricCounters:
+    """What has happened on all links and at all nodes since the fabric was made.
+
+    Always ``sent + duplicated == delivered + lost + cut + under_way`` and
+    ``delivered + injected == accepted + sum(drops.values())``.
+
+    Attributes:
+        sent: frames that workers and devices have sent.
+        duplicated: second copies that links have made.
+        lost: frames that links have lost by chance.
+        cut: copies that were lost because a link was down.
+        delivered: copies that reached the other end.
+        under_way: copies that have not.
+        reordered: copies that were held back.
+        corrupted: copies in which a link has flipped a bit.
+        damaged: of the accepted, those with a flipped bit in a place that nothing depends on.
+        injected: frames passed to :meth:`Fabric.receive`.
+        accepted: frames that passed all checks.
+        drops: reason (row of drop.def) -> frames dropped, without zeros.
+        resent: frames that workers have sent again by timer.
+        repeated: frames that devices have sent again on a duplicate.
+        calls: handler calls.
+        events: events of the virtual time.
+    """
+
+    sent: int
+    duplicated: int
+    lost: int
+    cut: int
+    delivered: int
+    under_way: int
+    reordered: int
+    corrupted: int
+    damaged: int
+    injected: int
+    accepted: int
+    drops: dict[str, int]
+    resent: int
+    repeated: int
+    calls: int
+    events: int
+
+
+@dataclass(frozen=True)
+class Replay:
+    """A plane that died, and what was done about it; seconds of virtual time.
+
+    Attributes:
+        plane: which.
+        chunks: that were begun again on the other plane.
+        down: when its link went down; None where it did not, and its silence was found out.
+        detected: when that was seen.
+        replayed: when the last of the chunks was done; None: not yet.
+    """
+
+    plane: int
+    chunks: int
+    down: float | None
+    detected: float
+    replayed: float | None
+
+    @property
+    def detection_time(self) -> float | None:
+        """From the link's end to its being seen."""
+        return None if self.down is None else self.detected - self.down
+
+    @property
+    def replay_time(self) -> float | None:
+        """From there until nothing was left of it."""
+        return None if self.replayed is None else self.replayed - self.detected
+
+
+# ---- parts of a fabric ---------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Device:
+    """A NIC or switch of a fabric.
+
+    Attributes:
+        name: such as "nic0" or "spine0"; on the second plane "nic0@1".
+        plane: 0 or 1.
+        number: the same on both planes; handlers read it as ``device``.
+        node: its number on the wire.
+        ranks: workers behind it.
+        nic: its cores.  Its memory is the fabric's.
+    """
+
+    name: str
+    plane: int
+    number: int
+    node: int
+    ranks: tuple[int, ...]
+    nic: Nic = field(repr=False)
+
+    def counters(self, core: int) -> Counters:
+        """What a core has done."""
+        return self.nic.counters(core)
+
+
+@dataclass(frozen=True)
+class Link:
+    """A link between a child and its parent."""
+
+    fabric: Fabric = field(repr=False)
+    child: str
+    parent: str
+    number: int
+
+    def down(self, at: float | None = None) -> None:
+        """Cut it, at a virtual time (None: now): what is under way on it is lost.
+
+        Raises:
+            ArgumentError: the time is past.
+        """
+        self.fabric._schedule(self, 1, at)
+
+    def up(self, at: float | None = None) -> None:
+        """Mend it, at a virtual time (None: now).
+
+        Raises:
+            ArgumentError: the time is past.
+        """
+        self.fabric._schedule(self, 0, at)
+
+
+class Ticket:
+    """An exchange that has been started.
+
+    Attributes:
+        exchange: what was started.
+        seq: its number in its group.
+        done: True when it has ended, well or not.
+        error: why it has no result; None when it has one, or has not ended.
+        levels: devices that have all their partial sums, in the order in which they had them.
+        time: virtual seconds at which it ended.
+    """
+
+    def __init__(
+        self, group: Group, exchange: Exchange, seq: int, records: dict[str, RawPartial], keep: Any
+    ) -> None:
+        """Made by :meth:`Group.start`."""
+        self.exchange = exchange
+        self.seq = seq
+        self.done = False
+        self.error: NicemuError | None = None
+        self.levels: list[str] = []
+        self.time: float | None = None
+        self._group = group
+        self._records = records
+        self._keep = keep  # memory that the C core points to
+
+    def partials(self) -> dict[str, RawPartial]:
+        """Device -> what it has of partial sums now; empty where they were not asked for."""
+        return dict(self._records)
+
+    def wait(
+        self,
+        on_level: Callable[[str], None] | None = None,
+        progress: Callable[[], None] | None = None,
+    ) -> None:
+        """Let virtual time pass until the exchange has ended.
+
+        Args:
+            on_level: called with the name of each device that has all its partial sums, as soon as
+                it has.
+            progress: called now and then.
+
+        Raises:
+            CollectiveError: it ended without a result.
+            ImageError: a handler returned a nonzero status.
+        """
+        seen = 0
+        while True:
+            for name in self.levels[seen:]:
+                seen += 1
+                if on_level is not None:
+                    on_level(name)
+            if self.done:
+                break
+            self._group.fabric._step()
+            if progress is not None:
+                progress()
+        if self.error is not None:
+            raise self.error
+
+
+class Group:
+    """Workers that have slots on every device between them.
+
+    Attributes:
+        fabric: whose.
+        ranks: its workers' ranks in the fabric; worker i of the group is ``ranks[i]``.
+        number: on the wire.
+        window: chunks that a worker may have in flight on a plane.
+        order: who merges whom, a nested tuple of worker numbers of the group; None when that is
+            decided by arrival.
+        names: device -> its place in ``order``: the child indices from the root down.
+    """
+
+    def __init__(self, fabric: Fabric, ranks: tuple[int, ...], number: int, window: int) -> None:
+        """Made by :meth:`Fabric.group`."""
+        self.fabric = fabric
+        self.ranks = ranks
+        self.window = window
+        self.names, order = fabric._paths(ranks)
+        self.order: Order | None = None if fabric.arrival else order
+        self.number = number
+        self._open = True
+        self._failed: str | None = None
+
+    def chunk(self, image: KernelImage | None) -> int:
+        """Elements of a full chunk of that op; bytes, where payloads are moved."""
+        if image is None:
+            return self.fabric.mtu
+        sizes = [format_of(image.element).size, format_of(image.result).size]
+        if len(self.names) > 1:  # partial sums cross a link
+            sizes.append(format_of(image.partial).size)
+        return self.fabric.mtu // max(sizes)
+
+    def start(self, exchange: Exchange) -> Ticket:
+        """Begin an exchange; several may be in flight, and end in any order.
+
+        Raises:
+            ArgumentError: arrays that do not fit, or the group is closed.
+            CollectiveError: an exchange of this group has failed: open another group.
+            ImageError: a device's code memory is full.
+        """
+        with self.fabric._lock:
+            return self.fabric._start(self, exchange)
+
+    def close(self) -> None:
+        """Give the slots back.  What is in flight ends with an error."""
+        with self.fabric._lock:
+            if self._open:
+                self._open = False
+                self.fabric._close_group(self)
+
+    def __enter__(self) -> Self:
+        """The group itself."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close it."""
+        self.close()
+
+
+# ---- the fabric ----------------------------------------------------------------------------------
+
+
+def _picoseconds(seconds: float, what: str) -> int:
+    if not 0 <= seconds <= 1e6:
+        raise ArgumentError(f"{what} {seconds} is out of range: use 0 to 1e6 seconds")
+    return round(seconds * SECOND)
+
+
+def _probability(p: float, what: str) -> int:
+    if not 0 <= p <= 1:
+        raise ArgumentError(f"{what} {p} is no probability: use 0..1")
+    return round(p * ONE)
+
+
+class Fabric:
+    """Workers and devices in a tree.
+
+    Example:
+        >>> fabric = nicemu.Fabric(8)
+        >>> with fabric.group() as group:
+        ...     ticket = group.start(Exchange(nicemu.kernel("sum", "f32"), inputs, outputs))
+        ...     ticket.wait()
+
+    Attributes:
+        ranks: number of workers; their nodes are named "rank0"....
+        order: who merges whom when all take part, a nested tuple of ranks.
+        devices: name -> device.
+        mtu: most payload bytes of a frame.
+        planes: 1 or 2.
+        arrival: True: devices merge in the order of arrival, and bits depend on timing.
+    """
+
+    def __init__(
+        self,
+        ranks: int,
+        topology: Any = "cards",
+        *,
+        machine: str | Machine = "card",
+        planes: int = 1,
+        mtu: int = 1024,
+        seed: int = 0,
+        loss: float = 0.0,
+        duplicate: float = 0.0,
+        reorder: float = 0.0,
+        corrupt: float = 0.0,
+        delay: float = DELAY,
+        jitter: float = 0.0,
+        detection: float = 10e-6,
+        max_resends: int = MAX_RESENDS,
+        icrc: bool = False,
+        order: str = "fixed",
+        simd: str = "auto",
+        capture: str | Path | None = None,
+    ) -> None:
+        """Build the tree.
+
+        Args:
+            ranks: number of workers.
+            topology: "star", "cards", "tree(N)" or a networkx tree: see
+                :func:`nicemu.topology.topology`.
+            machine: what devices are made of.
+            planes: 2: every device, and every link, exists twice; chunks alternate.
+            mtu: most payload bytes of a frame, 256..4096.
+            seed: of everything that links do by chance.
+            loss, duplicate, reorder, corrupt: probabilities of each frame on each link: to be lost;
+                to arrive twice; to be held back behind later ones; to arrive with a flipped bit.
+            delay, jitter: seconds that a link takes, and most that it takes more.
+            detection: seconds from a link's going down to its ends' knowing.
+            max_resends: of a chunk by a worker, before its collective ends with an error.
+            icrc: True: compute and check every frame's ICRC; where links corrupt, that is done
+                anyway.
+            order: "fixed": devices merge child 0, 1, 2, ...; "arrival": as frames arrive, which
+                needs less space, and gives other bits from run to run of a changed fabric.
+            simd: host path of the cores.
+            capture: file to which all frames that are sent are written; it appears on
+                :meth:`close`.
+
+        Raises:
+            ArgumentError: an argument is out of range.
+            FileFormatError: the capture cannot be written.
+        """
+        self.ranks = index(ranks)
+        self.mtu = index(mtu)
+        self.planes = index(planes)
+        if self.ranks < 1 or self.mtu not in MTUS or self.planes not in (1, 2):
+            raise ArgumentError(
+                f"ranks {ranks}, mtu {mtu}, planes {planes}: use 1 rank or more, an MTU of "
+                f"{MTUS.start}..{MTUS.stop - 1}, and 1 or 2 planes"
+            )
+        if order not in ("fixed", "arrival"):
+            raise ArgumentError(f"order {order!r} is unknown: use fixed or arrival")
+        self.arrival = order == "arrival"
+        self._tree = tree_of(topology, self.ranks)
+        self._lock = RLock()
+        self._tickets: dict[tuple[int, int], Ticket] = {}
+        self._groups: dict[int, Group] = {}
+        self._injected = 0
+        link = {
+            "delay": _picoseconds(delay, "delay"),
+            "jitter": _picoseconds(jitter, "jitter"),
+            "loss": _probability(loss, "loss"),
+            "duplicate": _probability(duplicate, "duplicate"),
+            "reorder": _probability(reorder, "reorder"),
+            "corrupt": _probability(corrupt, "corrupt"),
+        }
+        hop = link["delay"] + link["jitter"]
+        link["span"] = 4 * hop + 1
+        longest = (hop + (link["span"] if reorder else 0)) * 2 * (1 + self._depth())
+        config = {
+            "seed": seed % 2**64,
+            "planes": self.planes,
+            "mtu": self.mtu,
+            "icrc": icrc,
+            "max_resends": max_resends,
+            "timeout": 4 * longest + SECOND // 10_000,
+            "detection": _picoseconds(detection, "detection"),
+        }
+        out = ffi.new("nicemu_fabric **")
+        what = f"max_resends {max_resends}"
+        _core.call(what, lib.nicemu_fabric_open, ffi.new("nicemu_fabric_config *", config), out)
+        self._fabric = ffi.gc(out[0], lib.nicemu_fabric_close)
+        self._links: dict[tuple[str, str], Link] = {}
+        self._hosts: list[int] = [
+            _core.call("a worker", lib.nicemu_fabric_add_host, self._fabric) for _ in range(ranks)
+        ]
+        self.devices: dict[str, Device] = {}
+        self._levels = self._tree.devices()
+        for plane in range(self.planes):
+            self._build(plane, machine_of(machine), simd, ffi.new("nicemu_link_config *", link))
+        self._nodes = [*self._hosts, *(d.node for d in self.devices.values())]
+        self._names, self.order = self._paths(tuple(range(self.ranks)))
+        self._capture = Capture(capture) if capture is not None else None
+        if self._capture is not None:
+            lib.nicemu_fabric_capture(self._fabric, 1)
+
+    # ---- building --------------------------------------------------------------------------------
+
+    def _depth(self, name: str | int | None = None) -> int:
+        """Devices between a worker and the root, at most."""
+        if isinstance(name, int):
+            return 0
+        return 1 + max(self._depth(child) for child in self._tree.children[name or self._tree.root])
+
+    def _behind(self, name: str | int) -> tuple[int, ...]:
+        if isinstance(name, int):
+            return (name,)
+        return tuple(r for child in self._tree.children[name] for r in self._behind(child))
+
+    def _build(self, plane: int, machine: Machine, simd: str, link: Any) -> None:
+        suffix = f"@{plane}" if plane else ""
+        for number, name in enumerate(self._levels):
+            nic = Nic(machine, threads=1, simd=simd)
+            config = {
+                **nic.description(),
+                "cores": nic.cores.handle,
+                "plane": plane,
+                "record": number,
+                "max_fan_in": machine.max_fan_in,
+                "scratch": SCRATCHPAD,
+                "scratch_bytes": machine.scratchpad,
+                "instruction_time": INSTRUCTION,
+            }
+            node = _core.call(
+                f"device {name}",
+                lib.nicemu_fabric_add_device,
+                self._fabric,
+                ffi.new("nicemu_device_config *", config),
+            )
+            full = name + suffix
+            self.devices[full] = Device(full, plane, number, node, self._behind(name), nic)
+        for name in self._levels:
+            for child in self._tree.children[name]:
+                below = f"rank{child}" if isinstance(child, int) else child + suffix
+                node = self._hosts[child] if isinstance(child, int) else self.devices[below].node
+                number = _core.call(
+                    f"link of {below} to {name}: a device has at most 64 children",
+                    lib.nicemu_fabric_connect,
+                    self._fabric,
+                    node,
+                    self.devices[name + suffix].node,
+                    link,
+                )
+                ends = (below, name + suffix)
+                self._links[ends] = Link(self, *ends, number)
+
+    def _paths(self, ranks: tuple[int, ...]) -> tuple[dict[str, tuple[int, ...]], Order]:
+        """The tree of a group: device -> child indices from the root down; and its order."""
+        worker = {rank: i for i, rank in enumerate(ranks)}
+        names: dict[str, tuple[int, ...]] = {}
+
+        def members(name: str | int) -> int:
+            return sum(rank in worker for rank in self._behind(name))
+
+        def walk(name: str | int, path: tuple[int, ...]) -> Order:
+            if isinstance(name, int):
+                return worker[name]
+            names[name] = path
+            taking = [child for child in self._tree.children[name] if members(child)]
+            return tuple(walk(child, (*path, i)) for i, child in enumerate(taking))
+
+        order = walk(self._tree.root, ())
+        return names, order
+
+    # ---- groups and exchanges --------------------------------------------------------------------
+
+    def group(self, ranks: Sequence[int] | None = None, *, window: int = 16, job: int = 0) -> Group:
+        """Open a group: take slots for it on every device between its workers and the root.
+
+        Args:
+            ranks: its workers, all different; None: all.
+            window: most chunks that a worker has in flight on a plane; devices may grant less.
+            job: 0..65535; groups of different jobs never meet.
+
+        Raises:
+            ArgumentError: no such ranks.
+            CapacityError: a device has no room for a single chunk more.
+        """
+        chosen = tuple(range(self.ranks)) if ranks is None else tuple(index(r) for r in ranks)
+        if (
+            not chosen
+            or len(set(chosen)) != len(chosen)
+            or not set(chosen) <= set(range(self.ranks))
+        ):
+            raise ArgumentError(f"ranks {list(chosen)}: use different ones of 0..{self.ranks - 1}")
+        if not 1 <= index(window) <= MAX_WINDOW or not 0 <= index(job) < 1 << 16:
+            raise ArgumentError(
+                f"window {window}, job {job}: use a window of 1..{MAX_WINDOW}, a job of 0..65535"
+            )
+        hosts = ffi.new("uint32_t[]", [self._hosts[rank] for rank in chosen])
+        granted = ffi.new("uint32_t *", window)
+        device = ffi.new("uint32_t *")
+        needed, free = ffi.new("uint64_t *"), ffi.new("uint64_t *")
+        with self._lock:
+            code = lib.nicemu_group_open(
+                self._fabric, job, hosts, len(chosen), self.arrival, granted, device, needed, free
+            )
+            if device[0]:
+                raise CapacityError(
+                    f"{self._name_of(device[0])} has {free[0]} bytes free in each scratchpad: a "
+                    f"slot of this group takes {needed[0]}: close a group, use a smaller MTU or "
+                    "fewer children"
+                )
+            if code == lib.NICEMU_ENOMEM and len(self._groups) == MAX_GROUPS:
+                raise CapacityError(f"{len(self._groups)} groups are open: close one")
+            number = _core.call(f"group of {len(chosen)} ranks", lambda: code)
+            group = self._groups[number] = Group(self, chosen, number, granted[0])
+            return group
+
+    def _name_of(self, node: int) -> str:
+        return next(d.name for d in self.devices.values() if d.node == node)
+
+    def _close_group(self, group: Group) -> None:
+        _core.call("group", lib.nicemu_group_close, self._fabric, group.number)
+        del self._groups[group.number]
+        for (number, _), ticket in list(self._tickets.items()):
+            if number == group.number:
+                self._end(ticket, CollectiveError("the group was closed"))
+
+    def _end(self, ticket: Ticket, error: NicemuError | None) -> None:
+        ticket.done = True
+        ticket.error = error
+        ticket.time = self.now
+        ticket._keep = None
+        del self._tickets[ticket._group.number, ticket.seq]
+
+    def _start(self, group: Group, exchange: Exchange) -> Ticket:
+        if not group._open:
+            raise ArgumentError("the group is closed: open another")
+        if group._failed is not None:
+            raise CollectiveError(f"the group has failed ({group._failed}): open another")
+        job, keep, records = (
+            self._reduction(group, exchange) if exchange.image else self._movement(group, exchange)
+        )
+        while sum(1 for number, _ in self._tickets if number == group.number) >= MAX_IN_FLIGHT:
+            self._step()
+        seq = _core.call("exchange", lib.nicemu_exchange_start, self._fabric, group.number, job)
+        ticket = Ticket(group, exchange, seq, records, (job, keep))
+        self._tickets[group.number, seq] = ticket
+        return ticket
+
+    def _reduction(
+        self, group: Group, exchange: Exchange
+    ) -> tuple[Any, list[Any], dict[str, RawPartial]]:
+        """The C description of a reduction, what it points to, and the records of partial sums."""
+        image = exchange.image
+        assert image is not None
+        element, partial, result = (
+            format_of(n) for n in (image.element, image.partial, image.result)
+        )
+        inputs = self._checked(group, exchange.inputs, element, "input")
+        if any(x is None or x.shape != inputs[0].shape for x in inputs):  # type: ignore[union-attr]
+            raise ArgumentError("inputs differ in shape, or one is None: pass one per worker")
+        count = int(inputs[0].size)  # type: ignore[union-attr]
+        outputs = self._checked(group, exchange.outputs, result, "output")
+        for device in self.devices.values():
+            entries = device.nic.place(image)
+        chunk = group.chunk(image)
+        codes = elements()
+        fields = {
+            "kinds": [
+                {"fresh": entries[fresh], "more": entries[more], "bytes": row.size}
+                for fresh, more, row in (("first", "acc", element), ("load", "merge", partial))
+            ],
+            "emit": entries["emit"][1],
+            "finish": entries["finish"][1],
+            "types": [codes[element.alias].code, codes[partial.alias].code],
+            "result_type": codes[result.alias].code,
+            "accumulator_bytes": format_of(image.accumulator).size,
+            "result_bytes": result.size,
+            "chunk": chunk,
+            "count": count,
+        }
+        records = self._records(group, count, chunk, partial) if exchange.partials else {}
+        return (*self._exchange(group, exchange, fields, inputs, outputs, records, 1), records)
+
+    def _movement(
+        self, group: Group, exchange: Exchange
+    ) -> tuple[Any, list[Any], dict[str, RawPartial]]:
+        """The C description of a movement, in bytes, and what it points to."""
+        inputs = self._checked(group, exchange.inputs, None, "input")
+        outputs = self._checked(group, exchange.outputs, None, "output")
+        sizes = {x.itemsize for x in (*inputs, *outputs) if x is not None}
+        if len(sizes) > 1:
+            raise ArgumentError(f"arrays of items of {sorted(sizes)} bytes: use one dtype")
+        item = sizes.pop() if sizes else 1
+        blocks = np.cumsum([0, *(0 if x is None else x.nbytes for x in inputs)], dtype=np.uint64)
+        count = int(blocks[-1])
+        pointer = ffi.from_buffer("uint64_t[]", blocks)
+        fields = {
+            "kinds": [{"bytes": 1}, {}],
+            "result_bytes": 1,
+            "moved": 1,
+            "chunk": self.mtu,
+            "count": count,
+            # nothing to move: one empty chunk, for which all wait
+            "blocks": pointer if count else ffi.NULL,
+        }
+        job, keep = self._exchange(group, exchange, fields, inputs, outputs, {}, item)
+        return job, [*keep, blocks, pointer], {}
+
+    def _exchange(
+        self,
+        group: Group,
+        exchange: Exchange,
+        fields: dict[str, Any],
+        inputs: list[np.ndarray | None],
+        outputs: list[np.ndarray | None],
+        records: dict[str, RawPartial],
+        item: int,
+    ) -> tuple[Any, list[Any]]:
+        """A nicemu_exchange and what it points to; offsets count ``item`` bytes or elements."""
+        offsets = [0] * len(group.ranks) if exchange.offsets is None else list(exchange.offsets)
+        starts = [index(o) * item for o in offsets]
+        stops = [
+            start + (0 if out is None else out.size * item)
+            for start, out in zip(starts, outputs, strict=True)
+        ]
+        whole = fields["count"]
+        if any(
+            start < 0 or stop > max(whole, start) for start, stop in zip(starts, stops, strict=True)
+        ):
+            raise ArgumentError(
+                f"an output's offset and size go beyond the {whole // item} elements of the result"
+            )
+
+        def pointers(arrays: list[np.ndarray | None]) -> Any:
+            return ffi.new(
+                "void *[]",
+                [ffi.NULL if a is None else ffi.cast("void *", a.ctypes.data) for a in arrays],
+            )
+
+        rows = ffi.NULL
+        if records:
+            rows = ffi.new("nicemu_record[]", len(self._levels))
+            for number, name in enumerate(self._levels):
+                if record := records.get(name):
+                    rows[number].values = ffi.cast("void *", record.values.ctypes.data)
+                    rows[number].times = ffi.cast("uint64_t *", record.times.ctypes.data)
+                    rows[number].members = ffi.cast("uint64_t *", record.words.ctypes.data)
+        keep = [
+            inputs, outputs, records, rows,
+            pointers(inputs), pointers(outputs),
+            ffi.new("uint64_t[]", starts), ffi.new("uint64_t[]", stops),
+        ]  # fmt: skip
+        job = ffi.new(
+            "nicemu_exchange *",
+            {
+                **fields,
+                "workers": len(group.ranks),
+                "inputs": keep[4],
+                "outputs": keep[5],
+                "from": keep[6],
+                "to": keep[7],
+                "records": rows,
+                "context": list(exchange.context.pack()),
+            },
+        )
+        return job, keep
+
+    def _checked(
+        self,
+        group: Group,
+        arrays: Sequence[np.ndarray | None],
+        row: Format | None,
+        what: str,
+    ) -> list[np.ndarray | None]:
+        if len(arrays) != len(group.ranks):
+            raise ArgumentError(f"{len(arrays)} {what}s for {len(group.ranks)} workers: one each")
+        for i, array in enumerate(arrays):
+            if array is None:
+                continue
+            good = isinstance(array, np.ndarray) and array.ndim == 1 and array.flags.c_contiguous
+            if not good or (row is not None and array.dtype != row.dtype):
+                raise ArgumentError(
+                    f"{what} {i} is {getattr(array, 'dtype', type(array).__name__)} of shape "
+                    f"{getattr(array, 'shape', None)}: use a contiguous 1-D array"
+                    + (f" of {row.name}" if row else "")
+                )
+            if what == "output" and not array.flags.writeable:
+                raise ArgumentError(f"output {i} is not writeable: pass another array")
+        return list(arrays)
+
+    def _records(self, group: Group, count: int, chunk: int, row: Format) -> dict[str, RawPartial]:
+        chunks = -(-count // chunk)
+        return {
+            name: RawPartial(
+                device=name,
+                values=np.zeros(count, row.dtype),
+                chunk=chunk,
+                times=np.zeros(chunks, np.uint64),
+                words=np.zeros((chunks, -(-len(group.ranks) // 64)), np.uint64),
+                workers=len(group.ranks),
+            )
+            for name in group.names
+        }
+
+    # ---- time ------------------------------------------------------------------------------------
+
+    @property
+    def now(self) -> float:
+        """Virtual seconds since the fabric was made."""
+        return float(lib.nicemu_fabric_now(self._fabric)) / SECOND
+
+    def run(self, until: float | None = None) -> None:
+        """Let virtual time pass until nothing is under way, and nothing waits.
+
+        Args:
+            until: a virtual time at which to stop before that.
+        """
+        while self._step() and (until is None or self.now < until):
+            pass
+
+    def _step(self) -> bool:
+        """A slice of events, and what is to be reported of it; False when nothing waits."""
+        news = ffi.new("nicemu_event *")
+        with self._lock:
+            _core.call("events", lib.nicemu_fabric_run, self._fabric, SLICE, news)
+            if news.kind == lib.NICEMU_IDLE:
+                for stuck in list(self._tickets.values()):  # workers have timers, so there is none
+                    self._end(stuck, CollectiveError("the fabric is idle, and there is no result"))
+                return False
+            if news.kind == lib.NICEMU_CAPTURED:
+                self._save_captured()
+            ticket = self._tickets.get((news.group, news.seq))  # closed groups have none
+            if ticket is None:
+                return True
+            if news.kind == lib.NICEMU_LEVEL:
+                ticket.levels.append(self._levels[news.record])
+            elif news.kind == lib.NICEMU_DONE:
+                self._end(ticket, None)
+            elif news.kind == lib.NICEMU_FAILED:
+                error = self._failure(ticket, news)
+                ticket._group._failed = str(error)
+                self._end(ticket, error)
+            return True
+
+    def _failure(self, ticket: Ticket, news: Any) -> NicemuError:
+        if news.node:
+            where = f"{self._name_of(news.node)}, core {news.core}, chunk {news.chunk}"
+            fault = _core.stop_of(news.core, news.stop).fault()
+            what = f"a handler returned status {news.status}" if fault is None else str(fault)
+            return CollectiveError(f"{where}: {what}", fault=fault)
+        ranks = tuple(
+            rank
+            for i, rank in enumerate(ticket._group.ranks)
+            if int(news.workers[i // 64]) >> i % 64 & 1
+        )
+        names = ", ".join(f"rank{rank}" for rank in ranks)
+        if news.missing:
+            return CollectiveError(
+                f"nothing comes from {names} (chunk {news.chunk}): close the group and open one "
+                "without",
+                missing=ranks,
+            )
+        return CollectiveError(
+            f"the result of chunk {news.chunk} does not reach {names}: close the group and open "
+            "one without",
+            waiting=ranks,
+        )
+
+    # ---- links -----------------------------------------------------------------------------------
+
+    def link(self, child: str, parent: str) -> Link:
+        """The link between two nodes, in either order of their names.
+
+        Raises:
+            ArgumentError: there is none.
+        """
+        found = self._links.get((child, parent)) or self._links.get((parent, child))
+        if found is None:
+            raise ArgumentError(f"there is no link between {child!r} and {parent!r}")
+        return found
+
+    def links(self) -> list[Link]:
+        """All links."""
+        return list(self._links.values())
+
+    def _schedule(self, link: Link, down: int, at: float | None) -> None:
+        with self._lock:
+            now = lib.nicemu_fabric_now(self._fabric)
+            when = now if at is None else _picoseconds(at, "time")
+            if when < now:
+                raise ArgumentError(f"time {at} is past: it is {self.now}")
+            what = f"link of {link.child} to {link.parent}"
+            _core.call(what, lib.nicemu_fabric_schedule, self._fabric, link.number, down, when)
+
+    def receive(self, node: str, frame: bytes) -> str:
+        """Let a frame's bytes arrive at a device or worker; why it is dropped, or "accepted".
+
+        A frame that is dropped changes nothing but its counter.
+
+        Raises:
+            ArgumentError: there is no such node.
+        """
+        with self._lock:
+            self._injected += 1
+            what = f"frame for {node}"
+            number = self._node(node)
+            code = _core.call(
+                what, lib.nicemu_fabric_receive, self._fabric, number, frame, len(frame)
+            )
+        return drops()[code - 1].name if code else "accepted"
+
+    def _node(self, name: str) -> int:
+        if name in self.devices:
+            return self.devices[name].node
+        for rank, node in enumerate(self._hosts):
+            if name == f"rank{rank}":
+                return node
+        raise ArgumentError(f"there is no node {name!r}: use a device's name, or rank0..")
+
+    # ---- looking on ------------------------------------------------------------------------------
+
+    def counters(self) -> FabricCounters:
+        """What has happened until now."""
+        with self._lock:
+            node, link = ffi.new("nicemu_node_counters *"), ffi.new("nicemu_link_counters *")
+            nodes = dict.fromkeys(("accepted", "damaged", "resent", "repeated", "calls"), 0)
+            dropped = [0] * (len(drops()) + 1)
+            for number in self._nodes:
+                _core.call("node", lib.nicemu_node_counters_get, self._fabric, number, node)
+                for name in nodes:
+                    nodes[name] += int(getattr(node, name))
+                for i in range(len(dropped)):
+                    dropped[i] += int(node.drops[i])
+            links = dict.fromkeys(
+                ("sent", "duplicated", "lost", "cut", "delivered", "reordered", "corrupted"), 0
+            )
+            for one in self._links.values():
+                for direction in (0, 1):
+                    _core.call(
+                        "link",
+                        lib.nicemu_link_counters_get,
+                        self._fabric,
+                        one.number,
+                        direction,
+                        link,
+                    )
+                    for name in links:
+                        links[name] += int(getattr(link, name))
+            return FabricCounters(
+                **nodes,
+                **links,
+                drops={d.name: n for d, n in zip(drops(), dropped[1:], strict=True) if n},
+                under_way=int(lib.nicemu_fabric_under_way(self._fabric)),
+                injected=self._injected,
+                events=int(lib.nicemu_fabric_events(self._fabric)),
+            )
+
+    def replays(self) -> list[Replay]:
+        """Planes that died, in order."""
+        out: list[Replay] = []
+        row = ffi.new("nicemu_replay *")
+        with self._lock:
+            while lib.nicemu_replay_get(self._fabric, len(out), row) >= 0:
+                out.append(
+                    Replay(
+                        plane=row.plane,
+                        chunks=row.chunks,
+                        down=row.down / SECOND if row.down else None,
+                        detected=row.detected / SECOND,
+                        replayed=row.replayed / SECOND if row.replayed else None,
+                    )
+                )
+        return out
+
+    def digest(self) -> int:
+        """A hash of all slots, lanes and scratchpads: equal where nothing has changed."""
+        with self._lock:
+            return int(lib.nicemu_fabric_digest(self._fabric))
+
+    # ---- the end ---------------------------------------------------------------------------------
+
+    def _save_captured(self) -> None:
+        if self._capture is not None:
+            size = ffi.new("size_t *")
+            data = lib.nicemu_fabric_captured(self._fabric, size)
+            if size[0]:
+                self._capture.append(bytes(ffi.buffer(data, size[0])))
+
+    def close(self) -> None:
+        """Close all groups, and put the capture in place.
+
+        Raises:
+            FileFormatError: the capture cannot be written.
+        """
+        for group in list(self._groups.values()):
+            group.close()
+        with self._lock:
+            if self._capture is not None:
+                self._save_captured()
+                lib.nicemu_fabric_capture(self._fabric, 0)
+                capture, self._capture = self._capture, None
+                capture.__exit__(None)
+
+    def __enter__(self) -> Self:
+        """The fabric itself."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Close it."""
+        self.close()

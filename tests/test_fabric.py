@@ -1,0 +1,407 @@
+"""Whole fabrics: trees against the reference, faults, groups, planes, failures, capture."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from nicemu import ArgumentError, Machine, kernel
+from nicemu.errors import CapacityError, CollectiveError
+from nicemu.fabric import Exchange, Fabric
+from nicemu.pcap import read
+from nicemu.reference.tree import reduce_tree
+from tests.fabrics import FAULTS, allreduce, guarded, streams, sums_up
+from tests.test_nic import OPS, PRESETS, made
+
+SLOT = 512  # bfloat16 elements of a full chunk, in a star with the default MTU
+
+
+# ---- clean links ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("count", [0, 1, SLOT - 1, SLOT, SLOT + 1, 10_007])
+@pytest.mark.parametrize("ranks", [1, 2, 4, 9])
+def test_star(ranks: int, count: int) -> None:
+    run = allreduce(Fabric(ranks, "star"), count)
+    counters = run.fabric.counters()
+    assert counters.sent == 2 * ranks * -(-count // SLOT)
+    assert (counters.resent, counters.repeated, counters.drops) == (0, 0, {})
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+@pytest.mark.parametrize(
+    ("ranks", "topology"),
+    [(3, "cards"), (9, "cards"), (20, "cards"), (8, "tree(2)"), (7, "tree(3)"), (64, "star")],
+)
+def test_trees(ranks: int, topology: str, preset: str) -> None:
+    allreduce(Fabric(ranks, topology), 1500, preset=preset)
+
+
+@pytest.mark.parametrize("element", ["float16", "float32"])
+@pytest.mark.parametrize("op", OPS)
+def test_ops(op: str, element: str) -> None:
+    allreduce(Fabric(6, "tree(2)"), 700, op=op, element=element)
+
+
+@pytest.mark.parametrize("mtu", [256, 257, 1023, 4096])
+def test_payload_sizes(mtu: int) -> None:
+    allreduce(Fabric(5, "tree(3)", mtu=mtu), 3000)
+
+
+@pytest.mark.parametrize("window", [1, 2, 3, 100])
+def test_any_window_gives_the_same(window: int) -> None:
+    allreduce(Fabric(5, "tree(2)"), 20_000, window=window)
+
+
+@pytest.mark.parametrize("machine", [{"cores": 1}, {"cores": 3}, {"max_fan_in": 1}, {"vlen": 128}])
+def test_any_machine_gives_the_same(machine: dict[str, int]) -> None:
+    allreduce(Fabric(10, "star", machine=Machine("some", **machine)), 3000)
+
+
+def test_orders_of_the_presets() -> None:
+    assert Fabric(3, "star").order == (0, 1, 2)
+    assert Fabric(3).order == (((0, 1, 2),),)  # always three levels
+    assert Fabric(18).order == (
+        ((0, 1, 2, 3), (4, 5, 6, 7), (8, 9, 10, 11), (12, 13, 14, 15)),
+        ((16, 17),),
+    )
+    assert Fabric(4, "tree(2)").order == ((0, 1), (2, 3))
+    assert list(Fabric(8).devices) == ["spine0", "leaf0", "nic0", "nic1"]
+
+
+def test_a_networkx_tree() -> None:
+    networkx = pytest.importorskip("networkx")
+    tree = networkx.DiGraph([("top", 2), ("top", "side"), ("side", "rank1"), ("side", "rank0")])
+    run = allreduce(Fabric(3, tree), 1000)
+    assert run.group.order == (2, (1, 0))
+    plain = networkx.Graph(tree.edges, root="top")
+    assert allreduce(Fabric(3, plain), 1000).result.tobytes() == run.result.tobytes()
+    for bad, words in (
+        (networkx.Graph(tree.edges), "root"),
+        (networkx.DiGraph([("a", 0), ("b", 0)]), "without a parent"),
+        (networkx.DiGraph([("a", 0), ("a", "b")]), "no children"),
+        (networkx.DiGraph([("a", 0), (0, 1)]), "only devices"),
+        (networkx.DiGraph([("a", "b"), ("a", "c"), ("b", 0), ("c", 0)]), "no tree"),
+        (networkx.DiGraph([("a", 0), ("a", 2)]), "ranks"),
+    ):
+        with pytest.raises(ArgumentError, match=words):
+            Fabric(2, bad)
+
+
+def test_in_place() -> None:
+    fabric = Fabric(4, "star", seed=3, **FAULTS)
+    inputs = streams(4, 9000)
+    want = reduce_tree("sum", "bfloat16", (0, 1, 2, 3), inputs)
+    with fabric.group(window=4) as group:
+        group.start(Exchange(kernel("sum", "bfloat16"), inputs, inputs)).wait()
+    assert all(x.tobytes() == want.result.tobytes() for x in inputs)
+
+
+def test_parts_of_the_result() -> None:
+    """Each worker keeps its own stretch, or nothing."""
+    inputs = streams(3, 4000, "float32")
+    whole = reduce_tree("sum", "float32", (0, 1, 2), inputs).result.view(np.float32)
+    stretches = [(0, 100), (100, 3999), (4000, 4000)]
+    pairs = [guarded(stop - start, whole.dtype) for start, stop in stretches]
+    outputs = [a for a, _ in pairs]
+    fabric = Fabric(3, "star")
+    with fabric.group() as group:
+        exchange = Exchange(
+            kernel("sum", "float32"),
+            inputs,
+            [outputs[0], outputs[1], None],
+            offsets=[start for start, _ in stretches],
+        )
+        group.start(exchange).wait()
+    for (start, stop), (out, end) in list(zip(stretches, pairs, strict=True))[:2]:
+        assert out.tobytes() == whole[start:stop].tobytes()
+        assert (end == end[0]).all()
+
+
+def test_what_handlers_know() -> None:
+    """Contributors, element index and seed, through the ops that use them."""
+    run = allreduce(Fabric(6, "tree(2)"), 5000, op="avg")
+    assert run.result.size == 5000
+
+
+# ---- moved payloads ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("faults", [{}, FAULTS])
+@pytest.mark.parametrize("topology", ["star", "tree(2)"])
+def test_all_gather(topology: str, faults: dict[str, Any]) -> None:
+    sizes = [700, 0, 1, 3000, 5]
+    inputs = [np.arange(n, dtype=np.int16) + 100 * i for i, n in enumerate(sizes)]
+    pairs = [guarded(sum(sizes), np.dtype(np.int16)) for _ in sizes]
+    fabric = Fabric(5, topology, seed=5, **faults)
+    with fabric.group() as group:
+        group.start(Exchange(None, inputs, [out for out, _ in pairs])).wait()
+    for out, end in pairs:
+        assert out.tobytes() == np.concatenate(inputs).tobytes()
+        assert (end == end[0]).all()
+    assert fabric.counters().calls == 0
+    sums_up(fabric.counters())
+
+
+@pytest.mark.parametrize("root", [0, 4])
+def test_broadcast(root: int) -> None:
+    data = np.random.default_rng(1).integers(0, 256, 10_000, np.uint8)
+    inputs = [data if i == root else None for i in range(5)]
+    outputs = [np.zeros_like(data) for _ in range(5)]
+    fabric = Fabric(5, "cards")
+    with fabric.group() as group:
+        group.start(Exchange(None, inputs, outputs)).wait()
+    assert all(out.tobytes() == data.tobytes() for out in outputs)
+
+
+def test_barrier() -> None:
+    fabric = Fabric(5, "cards")
+    with fabric.group() as group:
+        ticket = group.start(Exchange(None, [None] * 5, [None] * 5))
+        ticket.wait()
+    assert ticket.time is not None and ticket.time >= 6e-6  # three links up, three down
+    assert fabric.counters().calls == 0
+
+
+# ---- faults --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_invariant_7_faults_do_not_change_the_bits(seed: int) -> None:
+    """Loss, duplication, reordering, corruption: the bits are the clean run's (the reference's)."""
+    run = allreduce(Fabric(9, "cards", seed=seed, **FAULTS), 3000, window=3)
+    counters = run.fabric.counters()
+    assert counters.lost and counters.duplicated and counters.reordered and counters.resent
+
+
+def test_invariant_7_arrival_order_does_not_change_the_bits() -> None:
+    """Links of very uneven delay: every order of arrival."""
+    results = {
+        allreduce(Fabric(12, "tree(4)", seed=s, jitter=50e-6), 3000).result.tobytes()
+        for s in range(5)
+    }
+    assert len(results) == 1
+
+
+def test_corrupted_frames_are_all_found() -> None:
+    """Every copy with a flipped bit that arrives is dropped, or the bit is where none matters."""
+    run = allreduce(Fabric(4, "star", seed=2, corrupt=0.3), 60_000)
+    counters = run.fabric.counters()
+    assert counters.corrupted > 500
+    assert counters.corrupted == sum(counters.drops.values()) - late(counters.drops) + (
+        counters.damaged
+    )
+
+
+def late(drops: dict[str, int]) -> int:
+    """Frames that were dropped because resends made them superfluous."""
+    return sum(drops.get(name, 0) for name in ("stale", "duplicate", "unwanted", "future"))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_invariant_4_all_ranks_get_identical_bytes(seed: int) -> None:
+    """... in the order of arrival too, where the bits themselves depend on timing."""
+    fabric = Fabric(8, "tree(4)", order="arrival", seed=seed, jitter=5e-6, **FAULTS)
+    run = allreduce(fabric, 20_000, window=4)
+    exact = np.sum([x.astype(np.float64) for x in run.inputs], axis=0)
+    assert np.allclose(run.result.astype(np.float64), exact, rtol=0.02, atol=0.5)
+    assert run.group.order is None
+
+
+def test_arrival_order_needs_less_space_and_has_other_bits() -> None:
+    def run(order: str) -> tuple[bytes, int]:
+        fabric = Fabric(8, "star", order=order, jitter=5e-6, mtu=4096)
+        done = allreduce(fabric, 20_000, preset="per-add", window=1000)
+        return done.result.tobytes(), done.group.window
+
+    (fixed, few), (arrival, many) = run("fixed"), run("arrival")
+    assert fixed != arrival and many > 2 * few
+
+
+def test_the_same_seed_is_the_same_run() -> None:
+    def run(seed: int) -> tuple[object, float]:
+        fabric = Fabric(9, "cards", seed=seed, **FAULTS)
+        allreduce(fabric, 3000)
+        return fabric.counters(), fabric.now
+
+    assert run(1) == run(1) != run(2)
+
+
+def test_invariant_8_without_any_link_there_is_an_error() -> None:
+    fabric = Fabric(3, "star", loss=1.0)
+    outputs = [np.zeros(100, np.float32)] * 3
+    with fabric.group() as group:
+        ticket = group.start(
+            Exchange(kernel("sum", "float32"), streams(3, 100, "float32"), outputs)
+        )
+        with pytest.raises(CollectiveError) as caught:
+            ticket.wait()
+        assert caught.value.missing == (0, 1, 2)
+        with pytest.raises(CollectiveError, match="failed"):
+            group.start(ticket.exchange)
+    sums_up(fabric.counters())
+
+
+# ---- groups --------------------------------------------------------------------------------------
+
+
+def test_groups_of_some_ranks() -> None:
+    fabric = Fabric(12, "cards")
+    assert allreduce(fabric, 2000, ranks=[1, 5, 6, 11]).group.order == (((0,), (1, 2), (3,)),)
+    assert allreduce(fabric, 2000, ranks=[3]).group.order == (((0,),),)
+    # numbers follow the list, places the tree
+    assert allreduce(fabric, 2000, ranks=[5, 1, 0]).group.order == (((2, 1), (0,)),)
+
+
+@pytest.mark.parametrize("faults", [{}, FAULTS])
+def test_several_in_flight_in_several_groups(faults: dict[str, Any]) -> None:
+    fabric = Fabric(8, "tree(4)", seed=1, **faults)
+    groups = [fabric.group(job=j, window=3) for j in (0, 1, 1)]
+    started = []
+    for seed in range(6):
+        for group, op, element in zip(
+            groups, ("sum", "max", "avg"), ("bfloat16", "float16", "float32"), strict=True
+        ):
+            inputs = streams(8, 1000 * seed, element, seed)
+            outputs = [np.zeros_like(x) for x in inputs]
+            started.append(
+                (op, element, group.start(Exchange(kernel(op, element), inputs, outputs)))
+            )
+    for op, element, ticket in reversed(started):
+        ticket.wait()
+        want = reduce_tree(op, element, fabric.order, ticket.exchange.inputs).result.tobytes()
+        assert all(out.tobytes() == want for out in ticket.exchange.outputs)
+    sums_up(fabric.counters())
+
+
+def test_more_in_flight_than_a_group_holds() -> None:
+    fabric = Fabric(2, "star")
+    inputs = streams(2, 10)
+    with fabric.group() as group:
+        tickets = [
+            group.start(Exchange(kernel("sum", "bfloat16"), inputs, [None, None]))
+            for _ in range(200)
+        ]
+        for ticket in tickets:
+            ticket.wait()
+    assert [t.seq for t in tickets] == list(range(200))
+
+
+def test_no_room() -> None:
+    """Groups share what is free; closing gives it back."""
+    fabric = Fabric(8, "star", mtu=4096)
+    first = fabric.group(window=8)
+    second = fabric.group(window=1000)
+    assert (first.window, second.window) == (8, 8)
+    with pytest.raises(CapacityError, match=r"nic0 has \d+ bytes free .* takes 49152"):
+        fabric.group(window=1)
+    first.close()
+    with fabric.group(window=1000) as third:
+        assert third.window == 8
+        inputs = streams(8, 100_000)
+        ticket = third.start(Exchange(kernel("sum", "bfloat16"), inputs, inputs))
+        ticket.wait()  # more chunks than slots wait at the workers
+    second.close()
+    assert fabric.group(window=1000).window == 16
+
+
+def test_a_failing_handler_ends_its_group_and_no_other() -> None:
+    fabric = Fabric(3, "star")
+    good, bad = fabric.group(job=1), fabric.group(job=2)
+    inputs = streams(3, 5000, "float32")
+    outputs = [np.zeros_like(x) for x in inputs]
+    trap = made(acc=[0x0000])  # the illegal instruction
+    fine = good.start(Exchange(kernel("sum", "float32"), inputs, outputs))
+    faulty = bad.start(Exchange(trap, inputs, [None] * 3))
+    with pytest.raises(CollectiveError, match="nic0, core 0, chunk 0: core 0: illegal") as caught:
+        faulty.wait()
+    assert caught.value.fault is not None and caught.value.fault.cause == 2
+    fine.wait()
+    want = reduce_tree("sum", "float32", (0, 1, 2), inputs).result.tobytes()
+    assert all(out.tobytes() == want for out in outputs)
+    status = made(finish=[0x4505, 0x8082])  # li a0, 1; ret
+    with pytest.raises(CollectiveError, match="status 1"), fabric.group() as third:
+        third.start(Exchange(status, inputs, [None] * 3)).wait()
+
+
+# ---- capture -------------------------------------------------------------------------------------
+
+
+def test_capture(tmp_path: Path) -> None:
+    path = tmp_path / "run.pcap"
+    with Fabric(4, "star", capture=path) as fabric:
+        run = allreduce(fabric, 5000)
+        assert not path.exists()
+    records = list(read(path))
+    assert len(records) == run.fabric.counters().sent
+    # a device that gets the captured frames makes the same of them
+    again = Fabric(4, "star")
+    with again.group() as group:
+        outputs = [np.zeros_like(run.result) for _ in range(4)]
+        for link in again.links():
+            link.down()
+        again.run()
+        ticket = group.start(
+            Exchange(kernel("sum", "bfloat16"), run.inputs, outputs, partials=True)
+        )
+        for record in records:
+            node = {again.devices["nic0"].node: "nic0"} | {i + 1: f"rank{i}" for i in range(4)}
+            to = node[int.from_bytes(record.frame[31:34], "big")]
+            assert again.receive(to, record.frame) == "accepted"
+        ticket.wait()
+    assert all(out.tobytes() == run.result.tobytes() for out in outputs)
+
+
+# ---- arguments -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"ranks": 0}, {"mtu": 255}, {"mtu": 4097}, {"planes": 3}, {"loss": 1.1}, {"loss": -0.1},
+        {"delay": -1.0}, {"order": "random"}, {"topology": "ring"}, {"topology": "tree"},
+        {"topology": "star(3)"}, {"topology": "tree(1)"}, {"topology": 3},
+        {"ranks": 65, "topology": "star"}, {"machine": "no"}, {"max_resends": 0},
+    ],
+)  # fmt: skip
+def test_refused_fabrics(options: dict[str, Any]) -> None:
+    with pytest.raises(ArgumentError):
+        Fabric(**{"ranks": 4, **options})
+
+
+def test_refused_exchanges() -> None:
+    fabric = Fabric(2, "star")
+    image = kernel("sum", "float32")
+    good = [np.zeros(4, np.float32) for _ in range(2)]
+    with fabric.group() as group:
+        for inputs, outputs, offsets in (
+            (good[:1], good, None),
+            (good, good[:1], None),
+            ([good[0], None], good, None),
+            ([good[0], good[0][:3]], good, None),
+            ([good[0], good[0].astype(np.float64)], good, None),
+            ([good[0], np.zeros(8, np.float32)[::2]], good, None),
+            (good, [good[0], good[0].astype(np.float16)], None),
+            (good, [good[0], np.broadcast_to(good[0][:1], 4)], None),
+            (good, good, [0, 1]),
+            (good, good, [0, -1]),
+        ):
+            with pytest.raises(ArgumentError):
+                group.start(Exchange(image, inputs, outputs, offsets))
+    with pytest.raises(ArgumentError, match="closed"):
+        group.start(Exchange(image, good, good))
+    for ranks in ([], [0, 0], [2], [-1]):
+        with pytest.raises(ArgumentError):
+            fabric.group(ranks)
+    for window in (0, 5000):
+        with pytest.raises(ArgumentError):
+            fabric.group(window=window)
+    with pytest.raises(ArgumentError):
+        fabric.group(job=1 << 16)
+    with pytest.raises(ArgumentError):
+        fabric.link("rank0", "rank1")
+    with pytest.raises(ArgumentError):
+        fabric.receive("nic7", b"")
