@@ -98,7 +98,6 @@ def fuzz(options: argparse.Namespace) -> int:
     """Share the run among VLENs; print what happened."""
     paths = simd_paths()
     coverage, tally = Coverage(), Tally()
-    texts: list[str] = []
     not_here: set[str] = set()
     still_open: dict[int, list[str]] = {}
     for vlen in options.vlen:
@@ -115,7 +114,8 @@ def fuzz(options: argparse.Namespace) -> int:
         coverage.merge(c)
         tally.add(session.tally)
         not_here |= set(session.not_here)
-        texts += show(session)
+        for text in session.tally.died + show(session):
+            print(text, flush=True)
         wanted = session.wanted(coverage)
         session.close()
     unlike = len([f for f in tally.found if f.simd != paths[0]])
@@ -126,8 +126,6 @@ def fuzz(options: argparse.Namespace) -> int:
     )
     print_coverage(wanted)
     print(f"in Spike, not in our table: {' '.join(sorted(not_here)) or 'nothing'}")
-    for text in tally.died + texts:
-        print(text)
     print(f"differences: {len(tally.found)}, and {tally.unexamined} not looked into")
     if options.report:
         report = {
