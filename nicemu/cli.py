@@ -11,7 +11,7 @@ import json
 import math
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass
 from importlib import resources
@@ -30,8 +30,10 @@ from nicemu.image import PRESETS, KernelImage
 if TYPE_CHECKING:  # imported where used: help and guide need neither the core nor a reader
     from nicemu._core import Cores
     from nicemu.bare import Outcome
+    from nicemu.collective import Communicator, Result
     from nicemu.gradients import Gradients
-    from nicemu.nic import ReduceResult
+    from nicemu.numerics import Report
+    from nicemu.partials import Partial
 
 __all__ = ["main"]
 
@@ -116,38 +118,81 @@ class _Difference:
 class _Reduction:
     """One group of files, reduced and checked."""
 
-    op: str
-    preset: str
+    topology: str
     dtype: str
     files: list[str]
     arrays: int
     elements: int
-    result: ReduceResult
+    bytes_in: int
+    result: Result
+    devices: list[_DeviceUse]
+    report: Report | None
     largest_error_ulp: float
     difference: _Difference | None
     output: str | None
 
+    @property
+    def frames(self) -> dict[str, int]:
+        """What is told of the frames."""
+        found = self.result.frames
+        assert found is not None
+        return {
+            "sent": found.sent,
+            "lost": found.lost,
+            "resent": found.resent,
+            "duplicate": found.repeated + found.drops.get("duplicate", 0),
+        }
+
+    @property
+    def gb_per_s(self) -> float:
+        """Input over host time."""
+        return self.bytes_in / max(self.result.seconds, 1e-9) / 1e9
+
     def record(self) -> dict[str, Any]:
         """For --json."""
-        own = {k: getattr(self, k) for k in ("op", "preset", "dtype", "files", "arrays")}
-        ulp = self.largest_error_ulp
         return {
-            **own,
-            "elements": self.elements,
-            "packets": self.result.packets,
-            "bytes": self.result.bytes_in,
+            "op": self.result.op,
+            "preset": self.result.preset,
+            "topology": self.topology,
+            "order": self.result.order,
+            **{k: getattr(self, k) for k in ("dtype", "files", "arrays", "elements")},
+            "bytes": self.bytes_in,
+            "frames": self.frames,
+            "virtual_seconds": self.result.time,
             "host_seconds": self.result.seconds,
-            "host_gb_per_s": _gb_per_s(self.result),
-            "cores": [asdict(c) for c in self.result.cores],
-            "largest_error_ulp": ulp if math.isfinite(ulp) else "inf",
+            "host_gb_per_s": self.gb_per_s,
+            "devices": [asdict(d) for d in self.devices],
+            "partials": [_partial_record(p) for p in self.result.partials.values()],
+            "largest_error_ulp": _number(self.largest_error_ulp),
             "difference": asdict(self.difference) if self.difference else None,
             "output": self.output,
             "bits_equal": self.difference is None,
         }
 
 
-def _gb_per_s(result: ReduceResult) -> float:
-    return result.bytes_in / max(result.seconds, 1e-9) / 1e9
+@dataclass(frozen=True)
+class _DeviceUse:
+    """What the cores of a device did."""
+
+    device: str
+    workers: int
+    instructions: int
+    elements: int
+
+
+def _partial_record(partial: Partial) -> dict[str, Any]:
+    return {
+        "device": partial.device,
+        "workers": list(partial.contributors),
+        "dtype": str(partial.dtype),
+        "elements": int(partial.values.size),
+        "virtual_seconds": partial.time,
+    }
+
+
+def _number(x: float) -> float | str:
+    """JSON has no infinity."""
+    return x if math.isfinite(x) else "inf"
 
 
 @main.command()
@@ -157,10 +202,19 @@ def _gb_per_s(result: ReduceResult) -> float:
     "--preset", type=click.Choice(list(PRESETS)), default="wide", show_default=True,
     help="Where it rounds: once, at every hop, or at every addition.",
 )  # fmt: skip
+@click.option(
+    "--topology", default="cards", show_default=True,
+    help="Devices between the workers: star, cards, or tree(N) with N children each.",
+)  # fmt: skip
+@click.option("--loss", type=float, default=0.0, help="Part of the frames that links lose, 0..1.")
+@click.option("--seed", type=int, default=0, help="Of which frames are lost.")
+@click.option("--partials", is_flag=True, help="Show every device's partial sums.")
+@click.option("--pcap", type=click.Path(), help="Write all frames to a capture file.")
 @click.option("-o", "--output", type=click.Path(), help="Result: .safetensors, .npz or .npy.")
 @click.option("--dtype", help="Format of the elements; numpy stores bfloat16 without its name.")
-@click.option("--payload", type=int, default=1024, show_default=True, help="Bytes per packet.")
-@click.option("--threads", type=int, help="Host threads; the bits do not depend on them.")
+@click.option(
+    "--mtu", type=int, default=1024, show_default=True, help="Most payload bytes of a frame."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.pass_context
 def allreduce(
@@ -168,19 +222,25 @@ def allreduce(
     files: tuple[str, ...],
     op: str,
     preset: str,
+    topology: str,
+    loss: float,
+    seed: int,
+    partials: bool,
+    pcap: str | None,
     output: str | None,
     dtype: str | None,
-    payload: int,
-    threads: int | None,
+    mtu: int,
     as_json: bool,
 ) -> None:
-    """Reduce one gradient file per worker on the eight cores.
+    """Reduce one gradient file per worker in a network of NICs and switches.
 
     FILES are .safetensors, .npz or .npy, or one directory of them; their order is the order of
-    the additions. Without FILES it reduces the real gradients of eight workers that come with the
-    package, in bfloat16 and then in float16. The result is compared, bit for bit, with an exact
-    reference that shares no code with the cores.
+    the workers. Without FILES it reduces the real gradients of eight workers that come with the
+    package, in bfloat16 and then in float16. The result of every worker is compared, bit for bit,
+    with an exact reference that shares no code with the cores.
     """
+    from nicemu.collective import Communicator
+    from nicemu.fabric import Fabric
     from nicemu.gradients import worker_files
 
     if files:
@@ -191,11 +251,19 @@ def allreduce(
         if output is not None:
             raise ArgumentError(f"-o {output}: needs FILES; without them nothing is written")
     done = []
-    for group in groups:
-        reduction = _reduce(group, op, preset, output, dtype, payload, threads)
-        done.append(reduction)
-        if not as_json:
-            _show(reduction)
+    with (
+        Fabric(
+            len(groups[0]), topology, mtu=mtu, seed=seed, loss=loss, capture=pcap
+        ) as fabric,
+        Communicator(fabric, algorithm="in-network") as world,
+    ):
+        for group in groups:
+            reduction = _reduce(
+                world, group, op, preset, topology, partials=partials, output=output, dtype=dtype
+            )
+            done.append(reduction)
+            if not as_json:
+                _show(reduction)
     equal = all(r.difference is None for r in done)
     if as_json:
         record = {"bits_equal": equal, "runs": [r.record() for r in done]}
@@ -206,58 +274,98 @@ def allreduce(
 
 
 def _reduce(
+    world: Communicator,
     paths: Sequence[Path],
     op: str,
     preset: str,
+    topology: str,
+    *,
+    partials: bool,
     output: str | None,
     dtype: str | None,
-    payload: int,
-    threads: int | None,
 ) -> _Reduction:
     """Read, reduce, check, write."""
     from nicemu.gradients import Output, read_group
-    from nicemu.nic import Nic
     from nicemu.reference.error import true_error_ulp
-    from nicemu.reference.tree import reduce_streams
+    from nicemu.reference.tree import reduce_tree
 
     group = read_group(paths, dtype)
     fmt = group[0].format
     streams = [worker.stream for worker in group]
     with nullcontext() if output is None else Output(output, group) as target:
-        nic = Nic("card", threads=threads)
-        nic.load(kernel(op, fmt, preset))
-        with _progress(f"reducing {fmt.name}", streams[0].size) as step:
-            result = nic.reduce(streams, payload=payload, progress=step)
-        with _progress("checking", None):
-            bits = result.values.view(fmt.bits_dtype)
-            reference = reduce_streams(op, fmt, streams, preset)
-            error = true_error_ulp(op, fmt, streams, bits)
-        difference = _difference(group[0], bits, reference)
+        before = _devices(world)
+        with _progress(f"reducing {fmt.name}"):
+            result = world.allreduce(streams, op, preset=preset, partials=partials)
+        with _progress("checking"):
+            tree = reduce_tree(op, fmt, result.order, streams, preset)
+            values = [v.view(fmt.bits_dtype) for v in result.values if v is not None]
+            differences = (_difference(group[0], bits, tree.result) for bits in values)
+            difference = next((d for d in differences if d is not None), None)
+            error = max(true_error_ulp(op, fmt, streams, bits) for bits in _distinct(values))
+            report = result.numerics(streams) if partials else None
         if target is not None and difference is None:
-            target.write(result.values, {"op": op, "preset": preset, "workers": str(len(group))})
+            kept = {"op": op, "preset": preset, "workers": str(len(group))}
+            target.write(values[0].view(fmt.dtype), kept)
     return _Reduction(
-        op=op,
-        preset=preset,
+        topology=topology,
         dtype=fmt.name,
         files=[str(worker.path) for worker in group],
         arrays=len(group[0].shapes),
         elements=streams[0].size,
+        bytes_in=sum(stream.nbytes for stream in streams),
         result=result,
+        devices=[
+            _DeviceUse(
+                device=now.device,
+                workers=now.workers,
+                instructions=now.instructions - was.instructions,
+                elements=now.elements - was.elements,
+            )
+            for was, now in zip(before, _devices(world), strict=True)
+        ],
+        report=report,
         largest_error_ulp=error,
         difference=difference,
         output=output if difference is None else None,
     )
 
 
+def _devices(world: Communicator) -> list[_DeviceUse]:
+    """What each device has done until now."""
+    found = []
+    for name, device in world.fabric.devices.items():
+        cores = [device.counters(core) for core in range(device.nic.machine.cores)]
+        found.append(
+            _DeviceUse(
+                device=name,
+                workers=len(device.ranks),
+                instructions=sum(c.instructions for c in cores),
+                elements=sum(c.elements for c in cores),
+            )
+        )
+    return found
+
+
+def _distinct(arrays: Sequence[Any]) -> list[Any]:
+    """One of each: the ranks' results should all be equal."""
+    import numpy as np
+
+    found: list[Any] = []
+    for array in arrays:
+        if not any(np.array_equal(array, other) for other in found):
+            found.append(array)
+    return found
+
+
 @contextmanager
-def _progress(what: str, total: int | None) -> Iterator[Callable[[int], None]]:
-    """A bar on stderr, when that is a terminal; yields a function that takes what is done."""
+def _progress(what: str) -> Iterator[None]:
+    """A bar on stderr that moves, when that is a terminal."""
     from rich.progress import Progress
 
     console = Console(stderr=True)
     with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
-        task = bar.add_task(what, total=total)
-        yield lambda done: bar.update(task, completed=done)
+        bar.add_task(what, total=None)
+        yield
 
 
 def _difference(layout: Gradients, bits: Any, reference: Any) -> _Difference | None:
@@ -285,17 +393,21 @@ def _difference(layout: Gradients, bits: Any, reference: Any) -> _Difference | N
 def _show(reduction: _Reduction) -> None:
     r, result = reduction, reduction.result
     click.echo(
-        f"{r.op} of {_count(len(r.files), 'worker')}, {r.dtype}, {r.preset}: "
+        f"{result.op} of {_count(len(r.files), 'worker')}, {r.dtype}, {result.preset}: "
         f"{_count(r.elements, 'element')} in {_count(r.arrays, 'array')}"
     )
-    _show_cores(
-        ["packets", "instructions", "elements"],
-        [[c.packets, c.instructions, c.elements] for c in result.cores],
-    )
-    click.echo(f"packets: {result.packets:,}")
-    click.echo(f"bytes: {result.bytes_in:,}")
-    click.echo(f"host: {result.seconds:.3f} s, {_gb_per_s(result):.3f} GB/s")
-    true = TRUE_VALUE.get(r.op, r.op)
+    used = {"instructions": sum(d.instructions for d in r.devices),
+            "elements": sum(d.elements for d in r.devices)}  # fmt: skip
+    _show_rows([f"frames {name}" for name in r.frames], [r.frames.values()])
+    if r.report is not None:
+        columns = ["device", "workers", "elements", "dtype", "first values", "at"]
+        _show_rows(columns, [(*p.row(), f"{p.time:.3g} s") for p in result.partials.values()])
+        _show_levels(r.report)
+    click.echo(f"devices: {len(r.devices)}, {used['instructions']:,} instructions, "
+               f"{used['elements']:,} vector elements")
+    click.echo(f"bytes: {r.bytes_in:,}")
+    click.echo(f"host: {result.seconds:.3f} s, {r.gb_per_s:.3f} GB/s")
+    true = TRUE_VALUE.get(result.op, result.op)
     click.echo(f"largest error against the true {true}: {r.largest_error_ulp:.4g} ulp")
     if r.output is not None:
         click.echo(f"written: {r.output}")
@@ -307,8 +419,30 @@ def _show(reduction: _Reduction) -> None:
         )
 
 
+def _show_levels(report: Report) -> None:
+    """Where precision went; errors in ulp of the result's format."""
+    columns = ["level", "lost here", "share", "error", "largest", "inf", "NaN", "subnormal"]
+    rows = []
+    for level, share in zip(report.levels, report.shares(), strict=True):
+        total = level.total
+        rows.append(
+            (level.name, f"{level.made.mean_ulp:.3g}", f"{share:.0%}", f"{total.mean_ulp:.3g}",
+             f"{total.largest_ulp:.3g}", total.overflows, total.nans, total.subnormals)
+        )  # fmt: skip
+    _show_rows(columns, rows)
+
+
 def _count(n: int, noun: str) -> str:
     return f"{n:,} {noun}" if n == 1 else f"{n:,} {noun}s"
+
+
+def _show_rows(columns: Sequence[str], rows: Iterable[Iterable[object]]) -> None:
+    table = Table()
+    for name in columns:
+        table.add_column(name, justify="right")
+    for row in rows:
+        table.add_row(*(f"{cell:,}" if isinstance(cell, int) else str(cell) for cell in row))
+    _console().print(table)
 
 
 def _show_cores(columns: Sequence[str], rows: Sequence[Sequence[int]]) -> None:

@@ -1,7 +1,7 @@
 """Collectives over all ranks: allreduce, reduce, reduce_scatter, all_gather, broadcast, barrier.
 
 Owns: the records that say what each collective is, the Communicator, its handles and results.  Who
-adds what with whom is algorithms' (by the hosts) and fabric's (in the network).  One process stands
+adds what with whom is fabric's (in the network) and algorithms' (by the hosts).  One process stands
 for all ranks: a call takes one array per rank and returns one per rank.
 """
 
@@ -10,22 +10,26 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from operator import index
-from typing import Any, TypeAlias
+from typing import Any, Self, TypeAlias
 
 import numpy as np
 
 from nicemu.algorithms import ALGORITHMS, Hosts, Piece, Pieces
 from nicemu.builtin import kernel
 from nicemu.dtypes import format_of
-from nicemu.errors import ArgumentError
+from nicemu.errors import ArgumentError, CollectiveError, WorkerLostError
+from nicemu.fabric import Exchange, Fabric, FabricCounters, Group, RawPartial, Ticket
 from nicemu.image import Context, KernelImage
 from nicemu.numerics import Report, report
 from nicemu.partials import Partial, Share, gather
-from nicemu.reference.tree import Order, leaves
+from nicemu.reference.tree import Order, devices, leaves
 from nicemu.tables import Table
 
 __all__ = ["COLLECTIVES", "Collective", "Communicator", "Handle", "Result"]
+
+IN_NETWORK = "in-network"
 
 
 # ---- what each collective is ---------------------------------------------------------------------
@@ -98,10 +102,14 @@ class Result:
         algorithm: "in-network", "ring" or "halving-doubling".
         op: name of the reduce op; "" where nothing is reduced.
         preset: of the numerics; "" likewise.
-        shares: for each stretch of the array, who merged whom.
+        shares: for each stretch of the array, who merged whom; none where that was decided by
+            arrival, or nothing was reduced.
         partials: device -> its partial sums, where they were asked for.
-        payload_bytes: sent by ranks and devices, headers and resends apart.
-        seconds: host time, not emulated time.
+        payload_bytes: that crossed links, resends and headers apart.
+        frames: what the fabric counted from its start to its end, that of other collectives at
+            the same time included; None where hosts did it.
+        time: virtual seconds from its start to its end; None where hosts did it.
+        seconds: host time from its start to its end.
     """
 
     values: list[np.ndarray | None]
@@ -112,6 +120,8 @@ class Result:
     shares: tuple[Share, ...]
     partials: dict[str, Partial]
     payload_bytes: int
+    frames: FabricCounters | None
+    time: float | None
     seconds: float
 
     @property
@@ -119,10 +129,13 @@ class Result:
         """Who merged whom, as a nested tuple of ranks: ``((0, 1, 2, 3), (4, 5, 6, 7))``.
 
         Raises:
-            ArgumentError: it differs from stretch to stretch (``ring``), or nothing was reduced.
+            ArgumentError: it differs from stretch to stretch (``ring``), was decided by arrival, or
+                nothing was reduced.
         """
         orders = {share.order for share in self.shares}
-        if len(orders) != 1:
+        if not orders:
+            raise ArgumentError(f"{self.collective}: nothing was reduced, or in order of arrival")
+        if len(orders) > 1:
             raise ArgumentError(f"{len(orders)} orders: read shares, one per stretch of the array")
         return orders.pop()
 
@@ -152,10 +165,10 @@ class Result:
         reduced = f" of {self.op}, {self.preset}" if self.op else ""
         some = next((v for v in self.values if v is not None), None)
         what = f"{some.size} elements of {some.dtype}" if some is not None else "no elements"
-        head = (
-            f"{self.collective}{reduced} over {len(self.values)} ranks, {self.algorithm}: {what}, "
-            f"{self.payload_bytes} payload bytes sent, {self.seconds:.3f} s"
-        )
+        head = f"{self.collective}{reduced} over {len(self.values)} ranks, {self.algorithm}: {what}"
+        if f := self.frames:
+            head += f"; frames: {f.sent} sent, {f.lost + f.cut} lost, {f.resent} resent, "
+            head += f"{f.duplicated} duplicated"
         columns = ("device", "ranks", "elements", "dtype", "values")
         return Table(head, columns, [p.row() for p in self.partials.values()])
 
@@ -251,10 +264,12 @@ class _Call:
 
 @dataclass(frozen=True)
 class _Outcome:
-    """What is left to tell when the outputs are written."""
+    """What is left to tell when the outputs are written; see Result."""
 
     shares: tuple[Share, ...]
     payload_bytes: int
+    frames: FabricCounters | None = None
+    time: float | None = None
 
 
 #: yields partial sums as they are made
@@ -262,7 +277,13 @@ _Work: TypeAlias = Generator[Partial, None, _Outcome]
 
 
 class Communicator:
-    """All ranks of a group, and how they reduce.
+    """Ranks of a fabric, and how they reduce.
+
+    Rank i of the communicator is worker ``ranks[i]`` of the fabric.
+
+    Attributes:
+        fabric: the fabric.
+        ranks: how many ranks there are.
 
     Example:
         >>> world = nicemu.Communicator(8)
@@ -271,26 +292,48 @@ class Communicator:
     """
 
     def __init__(
-        self, ranks: int, *, algorithm: str = "auto", payload: int = 1024, simd: str = "auto"
+        self,
+        fabric: Fabric | int,
+        ranks: Sequence[int] | None = None,
+        *,
+        algorithm: str = "auto",
+        window: int = 16,
     ) -> None:
-        """Make a group.
+        """Make a communicator of workers of a fabric.
 
         Args:
-            ranks: how many.
-            algorithm: of calls that name none: "ring", "halving-doubling" or "auto".
-            payload: most bytes of a packet's payload.
-            simd: host path: "auto", "portable" or "avx2".  Results do not depend on it.
+            fabric: the fabric; a number makes one of so many workers: 4 cards behind a NIC, 4 NICs
+                behind a leaf switch, and a spine.
+            ranks: which workers; None: all.  After a worker is lost, the others go on in a
+                communicator without it.
+            algorithm: of calls that name none: "in-network", "ring", "halving-doubling", or "auto":
+                in-network where the fabric has a switch (a device above devices), else ring.
+            window: chunks that a rank may have in flight in the network.
 
         Raises:
             ArgumentError: an argument is out of range.
+            CapacityError: a device has no room for these ranks.
         """
-        if index(ranks) < 1:
-            raise ArgumentError(f"ranks {ranks} is out of range: use 1 or more")
-        self.ranks = index(ranks)
+        self.fabric = fabric if isinstance(fabric, Fabric) else Fabric(fabric)
+        self._workers = range(self.fabric.ranks) if ranks is None else tuple(ranks)
+        self._window = window
+        self._group = self.fabric.group(self._workers, window=window)
+        self.ranks = len(self._group.ranks)
+        self._hosts = Hosts(self.fabric.machine, simd=self.fabric.simd)
         self._algorithm = self._checked_algorithm(algorithm)
-        self._payload = payload
-        self._hosts = Hosts(simd=simd)
         self._seq = 0
+
+    def close(self) -> None:
+        """Give back what it has on the devices; what is under way ends with an error."""
+        self._group.close()
+
+    def __enter__(self) -> Self:
+        """The communicator itself."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close it."""
+        self.close()
 
     def allreduce(self, arrays: Arrays, op: str | KernelImage = "sum", **options: Any) -> Result:
         """Every rank gets the reduction of all arrays; shapes are equal.
@@ -359,6 +402,7 @@ class Communicator:
             ArgumentError: an argument does not fit.
             ImageError: the op's image cannot be built.
         """
+        begin = time.perf_counter()
         if collective not in COLLECTIVES:
             names = ", ".join(COLLECTIVES)
             raise ArgumentError(f"collective {collective!r} is unknown: use one of {names}")
@@ -366,6 +410,7 @@ class Communicator:
         if not 0 <= index(root) < self.ranks:
             raise ArgumentError(f"root {root} is no rank: use 0..{self.ranks - 1}")
         chosen = self._checked_algorithm(algorithm) if algorithm else self._algorithm
+        run = self._in_network if chosen == IN_NETWORK else partial(self._by_hosts, chosen)
         given = self._given(record, arrays, root)
         image = _image(op, preset, given[0].dtype) if record.reduces else None
         dtype = format_of(image.result).dtype if image else given[0].dtype
@@ -376,17 +421,19 @@ class Communicator:
         context = Context(seq=self._seq & 0xFFFFFFFF, group=self.ranks, seed=seed)
         call = _Call(record, image, inputs, outputs, gives, takes, context, partials)
         self._seq += 1
-        return Handle(_finished(call, chosen, self._by_hosts(call, chosen), values))
+        return Handle(_finished(call, chosen, run(call), values, begin))
 
     # ---- arguments -------------------------------------------------------------------------------
 
     def _checked_algorithm(self, algorithm: str) -> str:
-        known = ("auto", *ALGORITHMS)
+        known = ("auto", IN_NETWORK, *ALGORITHMS)
         if algorithm not in known:
             raise ArgumentError(
                 f"algorithm {algorithm!r} is unknown: use one of {', '.join(known)}"
             )
-        return "ring" if algorithm == "auto" else algorithm
+        if algorithm != "auto":
+            return algorithm
+        return IN_NETWORK if len(self._group.names) > 1 else "ring"
 
     def _given(
         self, record: Collective, arrays: Arrays | np.ndarray, root: int
@@ -471,16 +518,63 @@ class Communicator:
                     raise ArgumentError(f"out of ranks {other} and {rank} overlap: pass two arrays")
         return [out[rank] if rank in takers else None for rank in range(self.ranks)]
 
+    # ---- in the network --------------------------------------------------------------------------
+
+    def _in_network(self, call: _Call) -> _Work:
+        """Frames are under way when this returns; the rest is for the handle to drive."""
+        if self._group.failed:
+            self._group.close()
+            self._group = self.fabric.group(self._workers, window=self._window)
+        before, begin = self.fabric.counters(), self.fabric.now
+        exchange = Exchange(
+            image=call.image,
+            inputs=[x if x.size or call.image else None for x in call.inputs],
+            outputs=[x if x.size else None for x in call.outputs],
+            offsets=[takes.start for takes in call.takes],
+            partials=call.partials and call.image is not None,
+            context=call.context,
+        )
+        ticket = self._group.start(exchange)
+        return self._driven(call, self._group, ticket, before, begin)
+
+    def _driven(
+        self, call: _Call, group: Group, ticket: Ticket, before: FabricCounters, begin: float
+    ) -> _Work:
+        try:
+            for device in ticket:
+                if call.partials:
+                    yield from _pieces(group, ticket.partials()[device])
+        except CollectiveError as error:
+            if not error.missing:
+                raise
+            raws = ticket.partials().values()
+            raise WorkerLostError(
+                str(error),
+                missing=error.missing,
+                partials=gather(piece for raw in raws for piece in _pieces(group, raw)),
+            ) from error
+        shares: list[Share] = []
+        if call.image and group.order is not None:
+            names = {path: name for name, path in group.names.items()}
+            shares.append(Share(range(call.inputs[0].size), group.order, names))
+        assert ticket.time is not None
+        return _Outcome(
+            shares=tuple(shares),
+            payload_bytes=_crossing(call, group),
+            frames=self.fabric.counters() - before,
+            time=ticket.time - begin,
+        )
+
     # ---- by the hosts ----------------------------------------------------------------------------
 
-    def _by_hosts(self, call: _Call, algorithm: str) -> _Work:
+    def _by_hosts(self, algorithm: str, call: _Call) -> _Work:
         sent = 0
 
         def merge(rank: int, pieces: Sequence[Piece], last: bool) -> Piece:
             nonlocal sent
             sent += sum(piece.values.nbytes for piece in pieces if piece.rank != rank)
             assert call.image is not None
-            return self._hosts.merge(call.image, call.context, self._payload, rank, pieces, last)
+            return self._hosts.merge(call.image, call.context, self.fabric.mtu, rank, pieces, last)
 
         if call.image is None:
             pieces = [
@@ -499,6 +593,34 @@ class Communicator:
         return _Outcome(tuple(shares), sent)
 
 
+def _pieces(group: Group, raw: RawPartial) -> Iterator[Partial]:
+    """What a device has of partial sums, by who is in them, in the order of merging."""
+    node = group.order
+    for child in group.names[raw.device]:
+        node = node[child] if isinstance(node, tuple) else node
+    merged = tuple(range(raw.workers)) if node is None else leaves(node)
+    for elements, ranks, time_ in raw.pieces():
+        among = set(ranks)
+        values = raw.values[elements.start : elements.stop]
+        contributors = tuple(rank for rank in merged if rank in among)
+        yield Partial(raw.device, values, contributors, (elements,), time_)
+
+
+def _crossing(call: _Call, group: Group) -> int:
+    """Payload bytes on all links, each frame once: up to the root, and from there down to all."""
+    links = len(call.inputs) + len(group.names) - 1
+    depth = dict.fromkeys(range(len(call.inputs)), 1)
+    for path, node in devices(group.order if group.order is not None else ()):
+        depth |= {child: len(path) + 1 for child in node if isinstance(child, int)}
+    if call.image is None:
+        given = sum(depth[rank] * x.nbytes for rank, x in enumerate(call.inputs))
+        return given + links * sum(x.nbytes for x in call.inputs)
+    result = format_of(call.image.result).size
+    up = sum(x.nbytes for x in call.inputs)
+    partial_ = (len(group.names) - 1) * format_of(call.image.partial).size
+    return up + call.inputs[0].size * (partial_ + links * result)
+
+
 def _told(pieces: Pieces, partials: bool) -> Generator[Partial, None, list[Piece]]:
     """The same as what users see."""
     while True:
@@ -513,11 +635,10 @@ def _told(pieces: Pieces, partials: bool) -> Generator[Partial, None, list[Piece
 
 
 def _finished(
-    call: _Call, algorithm: str, work: _Work, values: list[np.ndarray | None]
+    call: _Call, algorithm: str, work: _Work, values: list[np.ndarray | None], begin: float
 ) -> Generator[Partial, None, Result]:
     """Let the work go on to its end; the outputs go to where the caller wants them."""
     kept: list[Partial] = []
-    start = time.perf_counter()
     while True:
         try:
             found = next(work)
@@ -538,7 +659,9 @@ def _finished(
         shares=outcome.shares,
         partials=gather(kept),
         payload_bytes=outcome.payload_bytes,
-        seconds=time.perf_counter() - start,
+        frames=outcome.frames,
+        time=outcome.time,
+        seconds=time.perf_counter() - begin,
     )
 
 

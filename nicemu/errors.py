@@ -6,7 +6,7 @@ one line on stderr and exit code 2.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -79,21 +79,6 @@ class FaultError(NicemuError):
         self.fault = fault
 
 
-class WorkerLostError(NicemuError):
-    """Workers are gone: a collective has no result.
-
-    Attributes:
-        missing: their ranks.
-        partials: device -> :class:`nicemu.Partial`: what the survivors' sums are, and of whom.
-    """
-
-    def __init__(self, message: str, missing: Sequence[int], partials: Mapping[str, Any]) -> None:
-        """Remember who is missing and what is there."""
-        super().__init__(message)
-        self.missing = tuple(missing)
-        self.partials = dict(partials)
-
-
 class CapacityError(NicemuError):
     """A device has no room for a group."""
 
@@ -120,3 +105,18 @@ class CollectiveError(NicemuError):
         self.missing = missing
         self.waiting = waiting
         self.fault = fault
+
+
+class WorkerLostError(CollectiveError):
+    """Workers are gone, and a collective has no result.
+
+    Attributes:
+        partials: device -> :class:`nicemu.Partial`: what the others' sums are, and of whom.
+    """
+
+    def __init__(
+        self, message: str, *, missing: tuple[int, ...], partials: Mapping[str, Any]
+    ) -> None:
+        """Remember who is missing and what is there."""
+        super().__init__(message, missing=missing)
+        self.partials = dict(partials)

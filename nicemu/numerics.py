@@ -45,12 +45,15 @@ class Report:
 
     levels: tuple[Level, ...]
 
+    def shares(self) -> tuple[float, ...]:
+        """Part of all error that each level made, 0..1: its mean error times its elements."""
+        made = [level.made.mean_ulp * level.made.measured for level in self.levels]
+        return tuple(x / sum(made) if sum(made) else 0.0 for x in made)
+
     def _table(self) -> Table:
-        lost = sum(level.made.mean_ulp * level.made.measured for level in self.levels)
         rows = []
-        for level in self.levels:
+        for level, share in zip(self.levels, self.shares(), strict=True):
             made, total = level.made, level.total
-            share = made.mean_ulp * made.measured / lost if lost else 0.0
             rows.append(
                 (level.name, level.devices, f"{made.largest_ulp:.4g}", f"{made.mean_ulp:.4g}",
                  f"{share:.0%}", f"{total.largest_ulp:.4g}", f"{total.mean_ulp:.4g}",

@@ -56,8 +56,8 @@ class Partial:
 
     def row(self) -> tuple[str, str, str, str, str]:
         """Device, ranks, elements, dtype and the first values, for tables."""
-        shown = " ".join(f"{float(x):g}" for x in self.values[:3])
-        more = " ..." if self.values.size > 3 else ""
+        shown = " ".join(f"{float(x):.4g}" for x in self.values[:2])
+        more = " ..." if self.values.size > 2 else ""
         ranks = ranks_text(self.contributors)
         return self.device, ranks, f"{self.values.size}", f"{self.dtype}", shown + more
 

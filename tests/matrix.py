@@ -15,11 +15,11 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from nicemu import Communicator, Result
+from nicemu import Communicator, Fabric, Result
 from nicemu.collective import COLLECTIVES
 from nicemu.dtypes import FORMATS, Format, format_of
 from nicemu.image import preset_formats
@@ -38,10 +38,30 @@ COUNTS: dict[str, Callable[[int], int]] = {
     "prime": lambda slot: 1009,
     "large": lambda slot: 20_000,
 }
-#: who reduces
+
+
+def hosts(algorithm: str) -> Callable[[int], Communicator]:
+    return lambda n: Communicator(Fabric(n, mtu=PAYLOAD), algorithm=algorithm)
+
+
+def network(topology: str, **options: Any) -> Callable[[int], Communicator]:
+    def make(n: int) -> Communicator:
+        fabric = Fabric(n, topology, mtu=PAYLOAD, seed=n, **options)
+        return Communicator(fabric, algorithm="in-network")
+
+    return make
+
+
+FAULTS = {"loss": 0.1, "duplicate": 0.1, "reorder": 0.2, "corrupt": 0.01}
+#: who reduces, in which tree
 WAYS: dict[str, Callable[[int], Communicator]] = {
-    "ring": lambda n: Communicator(n, algorithm="ring", payload=PAYLOAD),
-    "halving-doubling": lambda n: Communicator(n, algorithm="halving-doubling", payload=PAYLOAD),
+    "ring": hosts("ring"),
+    "halving-doubling": hosts("halving-doubling"),
+    "star": network("star"),
+    "cards": network("cards"),
+    "tree(2)": network("tree(2)"),
+    "tree(3), faults": network("tree(3)", **FAULTS),
+    "cards, two planes, faults": network("cards", planes=2, **FAULTS),
 }
 PLACES = ("new", "out", "in place", "strided")
 SENTINEL = 0xA5
@@ -139,7 +159,8 @@ def problems(case: Case) -> Iterator[str]:
     """What is wrong with a case; nothing when it is right."""
     fmt = format_of(case.element)
     record = COLLECTIVES[case.collective]
-    widest = max(f.size for f in preset_formats(fmt, case.preset))
+    element, _, partial, result_ = preset_formats(fmt, case.preset)
+    widest = max(element.size, result_.size, partial.size if case.way != "star" else 0)
     whole = COUNTS[case.count](PAYLOAD // widest)
     ranks, root = case.ranks, case.ranks // 2
     parts = case.collective in ("reduce_scatter", "all_gather")

@@ -8,7 +8,6 @@ import re
 import signal
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +18,12 @@ from click.testing import CliRunner, Result
 from safetensors.numpy import load_file, save_file
 
 import nicemu
+from nicemu import Communicator, collective
 from nicemu.builtin import OPS
 from nicemu.cli import main
 from nicemu.dtypes import FORMATS, Format
 from nicemu.image import PRESETS
-from nicemu.nic import Nic, ReduceResult
+from nicemu.pcap import read as read_pcap
 from nicemu.reference.tree import reduce_streams
 from tests.elfs import CHARACTER, Image, build, endless, printing, store_tohost
 from tests.encode import encode
@@ -89,7 +89,8 @@ def test_the_shipped_gradients() -> None:
     assert lines.count(YES) == 1
     heads = [line for line in lines if line.startswith("sum of 8 workers")]
     assert [h.split(", ")[1] for h in heads] == ["bfloat16", "float16"]
-    assert lines.count("packets: 208") == 2  # 8 workers x ceil(13178 / 512)
+    # 52 chunks of 256 float32 partial sums; up and down 8 + 2 + 1 links
+    assert sum("│       1,144 │           0 │             0 │                0 │" in x for x in lines) == 2
     assert lines.count("bytes: 210,848") == 2
     assert max(map(len, lines)) <= 80
 
@@ -121,21 +122,65 @@ def test_ops(tmp_path: Path, op: str) -> None:
 
 def test_json_and_the_counters(tmp_path: Path) -> None:
     paths = workers(tmp_path, F16)
-    result = nic("allreduce", *paths, "--json", "--payload", 256, "--threads", 1)
+    result = nic("allreduce", *paths, "--json", "--mtu", 256, "--topology", "star")
     assert result.exit_code == 0
     record = json.loads(result.stdout)
     assert record["bits_equal"] is True
     [run] = record["runs"]
-    packets = 3 * -(-1507 // 128)
+    chunks = -(-1507 // 128)
     assert (run["op"], run["preset"], run["dtype"]) == ("sum", "wide", "float16")
-    assert (run["packets"], run["bytes"], run["elements"]) == (packets, 3 * 1507 * 2, 1507)
+    assert (run["topology"], run["order"]) == ("star", [0, 1, 2])
+    assert run["frames"] == {"sent": 6 * chunks, "lost": 0, "resent": 0, "duplicate": 0}
+    assert (run["bytes"], run["elements"]) == (3 * 1507 * 2, 1507)
     assert run["files"] == [str(p) for p in paths] and run["arrays"] == 2
-    assert len(run["cores"]) == 8
-    assert sum(c["packets"] for c in run["cores"]) == packets
-    assert sum(c["elements"] for c in run["cores"]) >= 3 * 1507
-    assert all(c["instructions"] > 0 for c in run["cores"])
-    again = json.loads(nic("allreduce", *paths, "--json", "--payload", 256, "--threads", 2).stdout)
-    assert again["runs"][0]["cores"] == run["cores"]
+    [device] = run["devices"]
+    assert device["device"] == "nic0" and device["workers"] == 3
+    assert device["elements"] >= 3 * 1507 and device["instructions"] > 0
+    assert run["partials"] == [] and run["virtual_seconds"] > 0
+
+
+def test_loss_changes_no_bit_and_is_told(tmp_path: Path) -> None:
+    paths = workers(tmp_path, BF16, count=6)
+    clean = nic("allreduce", *paths, "-o", tmp_path / "clean.npz")
+    assert clean.exit_code == 0
+    seen = []
+    for seed in (1, 2, 2):
+        result = nic(
+            "allreduce", *paths, "--loss", 0.2, "--seed", seed, "--json", "-o", tmp_path / "x.npz"
+        )
+        assert result.exit_code == 0
+        [run] = json.loads(result.stdout)["runs"]
+        frames = run["frames"]
+        assert frames["lost"] > 0 and frames["resent"] > 0 and frames["duplicate"] > 0
+        seen.append(frames)
+        for key, array in np.load(tmp_path / "clean.npz").items():
+            assert np.load(tmp_path / "x.npz")[key].tobytes() == array.tobytes()
+    assert seen[0] != seen[1] == seen[2]
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_partial_sums_are_shown(preset: str) -> None:
+    """A row per device; where precision went."""
+    result = nic("allreduce", "--partials", "--preset", preset)
+    assert result.exit_code == 0 and last_line(result) == YES
+    rows = re.findall(r"^│ +(\w+\d) │ +(\S+) │ +13178 │ +(\w+) │", result.stdout, re.M)
+    devices = [("nic0", "0..3"), ("nic1", "4..7"), ("leaf0", "0..7"), ("spine0", "0..7")]
+    formats = ["float32"] * 2 if preset == "wide" else ["bfloat16", "float16"]
+    assert rows == [(*device, fmt) for fmt in formats for device in devices]
+    shares = re.findall(r"^│ +(\w+) │ +\S+ │ +(\d+)% │", result.stdout, re.M)
+    assert [name for name, _ in shares] == ["nic", "leaf", "result"] * 2
+    assert (shares[2] == ("result", "100")) == (preset == "wide")
+    assert max(map(len, result.stdout.splitlines())) <= 80
+    record = json.loads(nic("allreduce", "--partials", "--json").stdout)["runs"][0]
+    assert [p["device"] for p in record["partials"]] == ["nic0", "nic1", "leaf0", "spine0"]
+    assert record["partials"][1]["workers"] == [4, 5, 6, 7]
+
+
+def test_a_capture_of_both_runs(tmp_path: Path) -> None:
+    path = tmp_path / "frames.pcap"
+    record = json.loads(nic("allreduce", "--json", "--pcap", path).stdout)
+    frames = list(read_pcap(path))
+    assert len(frames) == sum(run["frames"]["sent"] for run in record["runs"])
 
 
 def test_a_directory_and_every_kind_of_file(tmp_path: Path) -> None:
@@ -187,16 +232,17 @@ def test_bfloat16_of_numpy(tmp_path: Path) -> None:
 
 @pytest.fixture
 def one_wrong_bit(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A device whose core 0 gets bit 3 of element 8 wrong."""
-    right = Nic.reduce
+    """The last rank gets bit 3 of element 8 wrong."""
+    right = Communicator.allreduce
 
-    def wrong(self: Nic, *arguments: Any, **options: Any) -> ReduceResult:
+    def wrong(self: Communicator, *arguments: Any, **options: Any) -> collective.Result:
         result = right(self, *arguments, **options)
-        values = result.values.copy()
-        values.view(np.uint16)[8] ^= 1 << 3
-        return replace(result, values=values)
+        last = result.values[-1]
+        assert last is not None
+        last.view(np.uint16)[8] ^= 1 << 3
+        return result
 
-    monkeypatch.setattr(Nic, "reduce", wrong)
+    monkeypatch.setattr(Communicator, "allreduce", wrong)
 
 
 @pytest.mark.usefixtures("one_wrong_bit")
@@ -254,7 +300,7 @@ def test_outputs_that_are_refused_before_any_work(
     def never(*_: Any, **__: Any) -> None:
         raise AssertionError("the work has begun")
 
-    monkeypatch.setattr(Nic, "reduce", never)
+    monkeypatch.setattr(Communicator, "allreduce", never)
     paths = workers(tmp_path, F16)
     before = sorted(tmp_path.iterdir())
     for out in ("none/out.npz", "out.npy", "out", paths[0].name):
@@ -266,9 +312,12 @@ def test_outputs_that_are_refused_before_any_work(
 @pytest.mark.parametrize(
     ("options", "parts"),
     [
-        (["--payload", 1], ["payload 1 "]),
-        (["--payload", 1 << 20], ["payload 1048576"]),
-        (["--threads", 0], ["threads 0"]),
+        (["--mtu", 1], ["mtu 1,"]),
+        (["--mtu", 1 << 20], ["mtu 1048576"]),
+        (["--loss", 1.5], ["loss 1.5"]),
+        (["--loss", 1], ["nothing comes from rank0, rank1, rank2"]),
+        (["--topology", "ring"], ["topology 'ring'", "star, cards or tree(N)"]),
+        (["--pcap", "none/x.pcap"], ["none/x.pcap"]),
         (["--dtype", "float8"], ["float8", "float16 (f16)"]),
     ],
 )
@@ -288,7 +337,7 @@ def test_interrupts_leave_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     def interrupted(*_: Any, **__: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(Nic, "reduce", interrupted)
+    monkeypatch.setattr(Communicator, "allreduce", interrupted)
     paths = workers(tmp_path, F16)
     before = sorted(tmp_path.iterdir())
     result = nic("allreduce", *paths, "-o", tmp_path / "out.npz")

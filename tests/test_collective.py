@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import nicemu
-from nicemu import ArgumentError, Communicator, Partial
+from nicemu import ArgumentError, Communicator, Fabric, Partial, WorkerLostError
 from nicemu.algorithms import ALGORITHMS
 from nicemu.collective import COLLECTIVES
 from nicemu.dtypes import format_of
@@ -18,7 +18,8 @@ from nicemu.reference.tree import devices, leaves, reduce_tree
 from tests.encode import image
 from tests.test_reference_streams import ROWS
 
-by_algorithm = pytest.mark.parametrize("algorithm", ALGORITHMS)
+by_algorithm = pytest.mark.parametrize("algorithm", ["in-network", *ALGORITHMS])
+by_hosts = pytest.mark.parametrize("algorithm", ALGORITHMS)
 Array = np.ndarray
 
 
@@ -41,8 +42,15 @@ def same_on_all(values: list[Array | None]) -> Array:
 # ---- reductions people got wrong elsewhere ---------------------------------------------------
 
 
-@by_algorithm
-@pytest.mark.parametrize(("op", "name", "preset", "inputs", "want"), ROWS)
+@pytest.mark.parametrize(
+    ("op", "name", "preset", "inputs", "want", "algorithm"),
+    [
+        (*row, algorithm)
+        for row in ROWS
+        for algorithm in ("in-network", *ALGORITHMS)
+        if len(row[3]) < 100 or algorithm == "in-network"  # 512 Nics take a while to make
+    ],
+)
 def test_known_reductions(
     op: str, name: str, preset: str, inputs: list[float], want: float, algorithm: str
 ) -> None:
@@ -77,12 +85,13 @@ def test_a_nan_loses_wherever_it_is(op: str, algorithm: str) -> None:
 
 @by_algorithm
 def test_repeats_bit_by_bit_whatever_the_packets(algorithm: str) -> None:
-    """1e4, 1, -1e4, 1e-3 in float32: any other order would show."""
+    """1e4, 1, -1e4, 1e-3 in float32: any other order would show.  Delays are random, too."""
     arrays = [np.full(100, x, np.float32) for x in (1e4, 1, -1e4, 1e-3)]
     seen = set()
-    for payload in (4, 64, 1000, 4096):
-        world = Communicator(4, payload=payload)
-        for _ in range(3):
+    for mtu in (256, 1000, 4096):
+        fabric = Fabric(4, mtu=mtu, seed=mtu, jitter=2e-5, loss=0.1, reorder=0.3)
+        world = Communicator(fabric)
+        for _ in range(10):
             seen.add(same_on_all(world.allreduce(arrays, algorithm=algorithm).values).tobytes())
     assert len(seen) == 1
 
@@ -125,7 +134,7 @@ def test_bus_bandwidth_as_nccl_tests_defines_it() -> None:
     }
 
 
-@by_algorithm
+@by_hosts
 @pytest.mark.parametrize("ranks", [1, 2, 5, 8])
 def test_bytes_sent_are_the_least_there_can_be(ranks: int, algorithm: str) -> None:
     """Of an array that divides evenly, all ranks together; per-add, where partial sums are no
@@ -179,17 +188,24 @@ def test_an_op_of_ones_own() -> None:
     assert np.all(same_on_all(world.allreduce(arrays, sum_).values) == 2)
     with pytest.raises(ArgumentError, match="the image of sum takes float32"):
         world.allreduce([x.astype(np.float16) for x in arrays], sum_)
-    fails = nicemu.KernelImage(
-        op="fails", preset="wide", element="float32", accumulator="float32", partial="float32",
-        result="float32", code=image([0x00100513, 0x00008067]),  # li a0, 1; ret
+    fails = failing("float32")
+    for algorithm in ("in-network", "ring"):
+        handle = world.start("allreduce", arrays, fails, algorithm=algorithm)
+        for _ in range(2):
+            with pytest.raises(nicemu.NicemuError, match="returned status 1"):
+                handle.wait()
+        assert handle.done
+        got = world.allreduce(arrays, sum_, algorithm=algorithm)  # others go on
+        assert np.all(same_on_all(got.values) == 2)
+
+
+def failing(element: str) -> nicemu.KernelImage:
+    """Each of its handlers returns 1."""
+    return nicemu.KernelImage(
+        op="fails", preset="wide", element=element, accumulator="float32", partial="float32",
+        result=element, code=image([0x00100513, 0x00008067]),  # li a0, 1; ret
         entries=dict.fromkeys(nicemu.image.REQUIRED, 0),
     )  # fmt: skip
-    handle = world.start("allreduce", arrays, fails)
-    for _ in range(2):
-        with pytest.raises(nicemu.ImageError, match="returned status 1"):
-            handle.wait()
-    assert handle.done
-    assert np.all(same_on_all(world.allreduce(arrays, sum_).values) == 2)  # others go on
 
 
 # ---- places ----------------------------------------------------------------------------------
@@ -250,7 +266,7 @@ def test_several_under_way() -> None:
     handles = [world.start("allreduce", a, partials=True) for a in arrays]
     assert not any(h.done for h in handles)
     for many in zip(*handles, strict=True):  # in turns
-        assert len({p.device for p in many}) == 1
+        assert all(p.values.size == 300 + i for i, p in enumerate(many))
     for handle, given in zip(handles, arrays, strict=True):
         assert handle.done
         want = same_on_all(world.allreduce(given).values)
@@ -262,7 +278,7 @@ def test_several_under_way() -> None:
 @pytest.mark.parametrize("ranks", [2, 3, 6, 8])
 @pytest.mark.parametrize("preset", ["wide", "per-hop", "per-add"])
 def test_partial_sums_are_the_reference_s(ranks: int, algorithm: str, preset: str) -> None:
-    """Each of them, by name, and told in the order in which levels are complete."""
+    """Each of them, by name, and told as soon as its children's are there."""
     arrays = normal(ranks, 101, "float16")
     told: list[Partial] = []
     handle = Communicator(ranks, algorithm=algorithm).start(
@@ -272,27 +288,30 @@ def test_partial_sums_are_the_reference_s(ranks: int, algorithm: str, preset: st
     assert set(result.partials) == {p.device for p in told}
     when = {p.device: i for i, p in enumerate(told)}
     unseen = set(result.partials)
+    in_network = algorithm == "in-network"
     for share in result.shares:
         part = slice(share.elements.start, share.elements.stop)
         tree = reduce_tree("sum", "float16", share.order, [x[part] for x in arrays], preset)
         for path, node in devices(share.order):
-            if path:
+            if path or in_network:  # of the root, what it would send
                 made = result.partials[share.names[path]]
                 assert made.contributors == leaves(node)
                 (elements,) = made.ranges
                 at = slice(part.start - elements.start, part.stop - elements.start)
                 assert made.values[at].tobytes() == tree.partials[path].tobytes()
                 unseen.discard(made.device)
-                parent = share.names[path[:-1]]
-                assert when[made.device] < when.get(parent, len(told))
+                if path:
+                    parent = share.names[path[:-1]]
+                    assert when[made.device] < when.get(parent, len(told))
     assert not unseen
-    assert not any(share.names[()] in result.partials for share in result.shares)
+    assert in_network or not any(s.names[()] in result.partials for s in result.shares)
 
 
 def test_no_partial_sums_unless_asked_for() -> None:
     told: list[Partial] = []
-    result = Communicator(4).start("allreduce", normal(4, 10)).wait(told.append)
-    assert not told and not result.partials
+    for algorithm in ("in-network", *ALGORITHMS):
+        handle = Communicator(4).start("allreduce", normal(4, 10), algorithm=algorithm)
+        assert not handle.wait(told.append).partials and not told
 
 
 @pytest.mark.parametrize("preset", ["wide", "per-hop", "per-add"])
@@ -338,14 +357,125 @@ def test_report_needs_what_it_compares() -> None:
 
 
 def test_how_a_result_looks() -> None:
-    result = Communicator(4).allreduce(normal(4, 10), "avg", partials=True)
+    world = Communicator(4)
+    result = world.allreduce(normal(4, 10), "avg", algorithm="ring", partials=True)
     assert str(result).startswith("allreduce of avg, wide over 4 ranks, ring: 10 elements of bfl")
     assert "rank2/1" in str(result) and "1..2" in str(result)
     assert result._repr_html_().count("<tr>") == 1 + len(result.partials)
     with pytest.raises(ArgumentError, match="4 orders"):
         _ = result.order
-    tree = Communicator(4).allreduce(normal(4, 10), algorithm="halving-doubling")
+    tree = world.allreduce(normal(4, 10), algorithm="halving-doubling")
     assert tree.order == ((0, 1), (2, 3))
+    network = world.allreduce(normal(4, 10), partials=True)
+    assert network.algorithm == "in-network" and "; frames: " in str(network)
+    assert [line.split()[0] for line in str(network).splitlines()[2:]] == ["nic0", "leaf0", "spine0"]
+
+
+# ---- in the network --------------------------------------------------------------------------
+
+
+def test_auto_is_in_network_where_there_is_a_switch() -> None:
+    arrays = normal(3, 5)
+    for topology, algorithm in (("cards", "in-network"), ("tree(2)", "in-network"), ("star", "ring")):
+        assert Communicator(Fabric(3, topology)).allreduce(arrays).algorithm == algorithm
+
+
+def test_frames_and_time_of_one_collective() -> None:
+    """Counters are those of the collective alone, and add up; faults change no bit."""
+    arrays = normal(6, 3000)
+    clean = Communicator(Fabric(6)).allreduce(arrays)
+    faults = Fabric(6, loss=0.2, duplicate=0.2, reorder=0.2, corrupt=0.01, seed=5)
+    world = Communicator(faults)
+    sent = 0
+    for _ in range(3):
+        result = world.allreduce(arrays)
+        assert same_on_all(result.values).tobytes() == same_on_all(clean.values).tobytes()
+        f = result.frames
+        assert f is not None and f.lost and f.resent and f.duplicated and f.corrupted
+        assert result.time is not None and clean.time is not None and result.time > clean.time > 0
+        sent += f.sent
+    total = faults.counters()
+    assert total.sent == sent
+    assert total.delivered == total.accepted + sum(total.drops.values())
+    assert clean.frames is not None and clean.frames.lost == clean.frames.resent == 0
+
+
+@pytest.mark.parametrize("name", COLLECTIVES)
+def test_payload_bytes_are_those_of_the_frames(name: str) -> None:
+    """In frames that are full: as many bytes as frames times MTU."""
+    world = Communicator(Fabric(6, "tree(2)", mtu=256), algorithm="in-network")
+    count = 6 * 64 * 2
+    arrays: list[Array] = normal(6, count // 6 if name == "all_gather" else count, "float32")
+    result = world.start(name, arrays[0] if name == "broadcast" else arrays).wait()
+    assert result.frames is not None
+    full = result.frames.sent * 256
+    if name in ("all_gather", "broadcast"):  # arrivals without data are sent beside them
+        links, chunks = 6 + 3 + 2, count * 4 // 256
+        full -= 256 * chunks * (links - 3)  # the owner's go up three links
+    assert result.payload_bytes == (0 if name == "barrier" else full)
+
+
+def test_a_lost_worker_is_named_and_the_others_sums_are_there() -> None:
+    arrays = normal(6, 2000)
+    fabric = Fabric(6, max_resends=3)
+    fabric.link("rank5", "nic1").down()
+    world = Communicator(fabric, window=4)
+    for preset in ("wide", "per-hop"):
+        with pytest.raises(WorkerLostError, match="rank5") as lost:
+            world.allreduce(arrays, preset=preset, partials=True)
+        assert lost.value.missing == (5,)
+        tree = reduce_tree("sum", "bf16", (((0, 1, 2, 3), (4,)),), arrays, preset)
+        found = lost.value.partials
+        assert {p.contributors for p in found.values()} >= {(0, 1, 2, 3), (4,)}
+        for part, path in (("nic0", (0, 0)), ("nic1", (0, 1))):
+            made, bits = found[part], tree.partials[path]
+            at = made.ranges[0]
+            assert at.start == 0 and len(at) > 0 and made.time is not None
+            assert np.array_equal(made.values.view(bits.dtype), bits[at.start : at.stop])
+    rest = [0, 1, 2, 3, 4]
+    others = Communicator(fabric, ranks=rest)
+    result = others.allreduce([arrays[r] for r in rest])
+    want = reduce_tree("sum", "bf16", result.order, arrays[:5]).result
+    assert np.array_equal(same_on_all(result.values).view(np.uint16), want)
+
+
+def test_a_link_that_dies_and_another_plane() -> None:
+    """Nothing is lost, nothing added twice."""
+    arrays = normal(8, 20_000)
+    fabric = Fabric(8, planes=2)
+    fabric.link("nic1", "leaf0").down(at=3e-6)
+    result = Communicator(fabric).allreduce(arrays, partials=True)
+    tree = reduce_tree("sum", "bf16", result.order, arrays)
+    assert np.array_equal(same_on_all(result.values).view(np.uint16), tree.result)
+    for path, name in result.shares[0].names.items():
+        assert np.array_equal(result.partials[name].values.view(np.uint32), tree.partials[path])
+    assert [r.plane for r in fabric.replays()] == [0]
+
+
+def test_order_of_arrival_is_said_in_the_result() -> None:
+    arrays = [np.full(3000, 2.0**rank, np.float32) for rank in range(6)]  # exact in any order
+    result = Communicator(Fabric(6, order="arrival", jitter=1e-5)).allreduce(arrays, partials=True)
+    assert np.all(same_on_all(result.values) == 63)
+    assert result.shares == () and set(result.partials) >= {"nic0", "nic1", "leaf0", "spine0"}
+    with pytest.raises(ArgumentError, match="order of arrival"):
+        _ = result.order
+
+
+def test_some_ranks_and_closing() -> None:
+    fabric = Fabric(8)
+    arrays = normal(3, 100)
+    with Communicator(fabric, ranks=[6, 1, 3]) as some:
+        result = some.allreduce(arrays)
+        assert some.ranks == 3 and sorted(leaves(result.order)) == [0, 1, 2]
+        want = reduce_tree("sum", "bf16", result.order, arrays).result
+        assert np.array_equal(same_on_all(result.values).view(np.uint16), want)
+        for algorithm in ALGORITHMS:
+            assert some.allreduce(arrays, algorithm=algorithm).shares
+        under_way = some.start("barrier", [])
+    with pytest.raises(nicemu.CollectiveError, match="closed"):
+        under_way.wait()
+    with pytest.raises(ArgumentError, match="closed"):
+        some.allreduce(arrays)
 
 
 # ---- arguments -------------------------------------------------------------------------------
