@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from nicemu.dtypes import bfloat16, float16, float32
     from nicemu.errors import (
         ArgumentError,
+        CapacityError,
+        CollectiveError,
         Fault,
         FaultError,
         FileFormatError,
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
         NicemuError,
         WorkerLostError,
     )
+    from nicemu.fabric import Fabric
     from nicemu.image import Context, KernelImage
     from nicemu.machine import MACHINES, Machine
     from nicemu.nic import Nic, ReduceResult, Stream
@@ -35,12 +38,15 @@ _WHERE = {
     "float16": "dtypes",
     "float32": "dtypes",
     "ArgumentError": "errors",
+    "CapacityError": "errors",
+    "CollectiveError": "errors",
     "Fault": "errors",
     "FaultError": "errors",
     "FileFormatError": "errors",
     "ImageError": "errors",
     "NicemuError": "errors",
     "WorkerLostError": "errors",
+    "Fabric": "fabric",
     "Context": "image",
     "KernelImage": "image",
     "MACHINES": "machine",
@@ -54,8 +60,11 @@ _WHERE = {
 __all__ = [
     "MACHINES",
     "ArgumentError",
+    "CapacityError",
+    "CollectiveError",
     "Communicator",
     "Context",
+    "Fabric",
     "Fault",
     "FaultError",
     "FileFormatError",

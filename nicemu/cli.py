@@ -11,7 +11,7 @@ import json
 import math
 import os
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass
 from importlib import resources
@@ -23,7 +23,7 @@ from rich.console import Console
 from rich.table import Table
 
 from nicemu import __version__
-from nicemu.builtin import OPS, kernel
+from nicemu.builtin import OPS
 from nicemu.errors import ArgumentError, FileFormatError, ImageError, NicemuError
 from nicemu.image import PRESETS, KernelImage
 
@@ -252,9 +252,7 @@ def allreduce(
             raise ArgumentError(f"-o {output}: needs FILES; without them nothing is written")
     done = []
     with (
-        Fabric(
-            len(groups[0]), topology, mtu=mtu, seed=seed, loss=loss, capture=pcap
-        ) as fabric,
+        Fabric(len(groups[0]), topology, mtu=mtu, seed=seed, loss=loss, capture=pcap) as fabric,
         Communicator(fabric, algorithm="in-network") as world,
     ):
         for group in groups:
@@ -403,8 +401,10 @@ def _show(reduction: _Reduction) -> None:
         columns = ["device", "workers", "elements", "dtype", "first values", "at"]
         _show_rows(columns, [(*p.row(), f"{p.time:.3g} s") for p in result.partials.values()])
         _show_levels(r.report)
-    click.echo(f"devices: {len(r.devices)}, {used['instructions']:,} instructions, "
-               f"{used['elements']:,} vector elements")
+    click.echo(
+        f"devices: {len(r.devices)}, {used['instructions']:,} instructions, "
+        f"{used['elements']:,} vector elements"
+    )
     click.echo(f"bytes: {r.bytes_in:,}")
     click.echo(f"host: {result.seconds:.3f} s, {r.gb_per_s:.3f} GB/s")
     true = TRUE_VALUE.get(result.op, result.op)

@@ -9,13 +9,13 @@ Times are seconds of virtual time; they have nothing to do with how long the hos
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, fields
 from operator import index
 from pathlib import Path
 from threading import RLock
 from types import TracebackType
-from typing import Any, Self, TypeAlias
+from typing import Any, Self
 
 import numpy as np
 
@@ -30,6 +30,7 @@ from nicemu.machine import machine as machine_of
 from nicemu.nic import SCRATCHPAD, Nic
 from nicemu.packet import drops, elements
 from nicemu.pcap import Capture
+from nicemu.reference.tree import Order
 from nicemu.topology import topology as tree_of
 
 __all__ = [
@@ -43,8 +44,6 @@ __all__ = [
     "Replay",
     "Ticket",
 ]
-
-Order: TypeAlias = "int | tuple[Order, ...]"
 
 SECOND = 10**12  # picoseconds
 DELAY = 1e-6  # of a link
@@ -171,6 +170,16 @@ class FabricCounters:
     calls: int
     events: int
 
+    def __sub__(self, before: FabricCounters) -> FabricCounters:
+        """What has happened since then."""
+        numbers = {
+            row.name: getattr(self, row.name) - getattr(before, row.name)
+            for row in fields(self)
+            if row.name != "drops"
+        }
+        drops = {name: n - before.drops.get(name, 0) for name, n in self.drops.items()}
+        return FabricCounters(**numbers, drops={name: n for name, n in drops.items() if n})
+
 
 @dataclass(frozen=True)
 class Replay:
@@ -285,35 +294,34 @@ class Ticket:
         """Device -> what it has of partial sums now; empty where they were not asked for."""
         return dict(self._records)
 
-    def wait(
-        self,
-        on_level: Callable[[str], None] | None = None,
-        progress: Callable[[], None] | None = None,
-    ) -> None:
+    def __iter__(self) -> Iterator[str]:
         """Let virtual time pass until the exchange has ended.
 
-        Args:
-            on_level: called with the name of each device that has all its partial sums, as soon as
-                it has.
-            progress: called now and then.
+        Yields:
+            The name of each device that has all its partial sums, as soon as it has.
 
         Raises:
             CollectiveError: it ended without a result.
-            ImageError: a handler returned a nonzero status.
         """
         seen = 0
         while True:
-            for name in self.levels[seen:]:
+            while seen < len(self.levels):
                 seen += 1
-                if on_level is not None:
-                    on_level(name)
+                yield self.levels[seen - 1]
             if self.done:
                 break
             self._group.fabric._step()
-            if progress is not None:
-                progress()
         if self.error is not None:
             raise self.error
+
+    def wait(self) -> None:
+        """Let virtual time pass until the exchange has ended.
+
+        Raises:
+            CollectiveError: it ended without a result.
+        """
+        for _ in self:
+            pass
 
 
 class Group:
@@ -339,6 +347,11 @@ class Group:
         self.number = number
         self._open = True
         self._failed: str | None = None
+
+    @property
+    def failed(self) -> bool:
+        """True when one of its exchanges has failed: it takes no other, and is to be closed."""
+        return self._failed is not None
 
     def chunk(self, image: KernelImage | None) -> int:
         """Elements of a full chunk of that op; bytes, where payloads are moved."""
@@ -407,6 +420,8 @@ class Fabric:
         mtu: most payload bytes of a frame.
         planes: 1 or 2.
         arrival: True: devices merge in the order of arrival, and bits depend on timing.
+        machine: what devices are made of.
+        simd: host path of the cores.
     """
 
     def __init__(
@@ -469,6 +484,8 @@ class Fabric:
         if order not in ("fixed", "arrival"):
             raise ArgumentError(f"order {order!r} is unknown: use fixed or arrival")
         self.arrival = order == "arrival"
+        self.machine = machine_of(machine)
+        self.simd = simd
         self._tree = tree_of(topology, self.ranks)
         self._lock = RLock()
         self._tickets: dict[tuple[int, int], Ticket] = {}
@@ -505,7 +522,7 @@ class Fabric:
         self.devices: dict[str, Device] = {}
         self._levels = self._tree.devices()
         for plane in range(self.planes):
-            self._build(plane, machine_of(machine), simd, ffi.new("nicemu_link_config *", link))
+            self._build(plane, self.machine, self.simd, ffi.new("nicemu_link_config *", link))
         self._nodes = [*self._hosts, *(d.node for d in self.devices.values())]
         self._names, self.order = self._paths(tuple(range(self.ranks)))
         self._capture = Capture(capture) if capture is not None else None

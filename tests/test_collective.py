@@ -368,7 +368,8 @@ def test_how_a_result_looks() -> None:
     assert tree.order == ((0, 1), (2, 3))
     network = world.allreduce(normal(4, 10), partials=True)
     assert network.algorithm == "in-network" and "; frames: " in str(network)
-    assert [line.split()[0] for line in str(network).splitlines()[2:]] == ["nic0", "leaf0", "spine0"]
+    rows = str(network).splitlines()[2:]
+    assert [row.split()[0] for row in rows] == ["nic0", "leaf0", "spine0"]
 
 
 # ---- in the network --------------------------------------------------------------------------
@@ -376,8 +377,8 @@ def test_how_a_result_looks() -> None:
 
 def test_auto_is_in_network_where_there_is_a_switch() -> None:
     arrays = normal(3, 5)
-    for topology, algorithm in (("cards", "in-network"), ("tree(2)", "in-network"), ("star", "ring")):
-        assert Communicator(Fabric(3, topology)).allreduce(arrays).algorithm == algorithm
+    for topology, chosen in (("cards", "in-network"), ("tree(2)", "in-network"), ("star", "ring")):
+        assert Communicator(Fabric(3, topology)).allreduce(arrays).algorithm == chosen
 
 
 def test_frames_and_time_of_one_collective() -> None:
