@@ -1,5 +1,5 @@
 """``python -m tests.matrix``: every combination of ranks, counts, ops, formats, presets,
-collectives, ways and places, against the tree reference.
+collectives and ways, against the tree reference.
 
 The tests run a set of these in which every pair of values occurs (test_matrix.py); this is the
 command for all of them.  A case is right when the bits are the reference's, the same on every rank,
@@ -245,9 +245,12 @@ def compared(
 
 
 def every_case() -> Iterator[Case]:
-    """All combinations; where nothing is reduced, one op and preset stand for all."""
-    for row in itertools.product(*FACTORS.values()):
-        case = Case(*row)  # type: ignore[arg-type]
+    """All combinations; places take turns; where nothing is reduced, one op and preset stand for
+    all."""
+    factors = {name: values for name, values in FACTORS.items() if name != "place"}
+    places = itertools.cycle(PLACES)
+    for row in itertools.product(*factors.values()):
+        case = Case(*row, next(places))  # type: ignore[arg-type]
         moved = not COLLECTIVES[case.collective].reduces
         if not (moved and (case.op, case.preset) != (OPS[0], next(iter(PRESETS)))):
             yield case
