@@ -49,7 +49,7 @@ void clock_add(struct clock *c, u64 at, u32 kind, u32 which, void *what)
     heap_add(c, &e);
 }
 
-bool clock_next(struct clock *c, struct event *out)
+bool clock_next(struct clock *c, u64 until, struct event *out)
 {
     const struct event *first = c->heap_n ? &c->heap[0] : NULL;
     struct clock_queue *from = NULL;
@@ -60,7 +60,7 @@ bool clock_next(struct clock *c, struct event *out)
             from = q;
         }
     }
-    if (!first)
+    if (!first || first->at > until)
         return false;
     if (from) {
         *out = *first;

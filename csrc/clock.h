@@ -34,8 +34,8 @@ struct clock {
 
 /* Add an event; its time is at least now.  The heap must have room for one more. */
 void clock_add(struct clock *c, u64 at, u32 kind, u32 which, void *what);
-/* Take the next event and set now to its time; false when there is none. */
-bool clock_next(struct clock *c, struct event *out);
+/* Take the next event and set now to its time; false when there is none up to `until`. */
+bool clock_next(struct clock *c, u64 until, struct event *out);
 /* Events that wait. */
 u64 clock_waiting(const struct clock *c);
 

@@ -431,7 +431,7 @@ static bool handle(struct nicemu_fabric *f, const struct event *e)
 
 enum { CAPTURE_BATCH = 4 << 20 };
 
-int nicemu_fabric_run(nicemu_fabric *f, uint64_t max_events, nicemu_event *out)
+int nicemu_fabric_run(nicemu_fabric *f, uint64_t max_events, uint64_t until, nicemu_event *out)
 {
     *out = (nicemu_event){.kind = NICEMU_SLICE};
     for (u64 i = 0;; i++) {
@@ -450,7 +450,7 @@ int nicemu_fabric_run(nicemu_fabric *f, uint64_t max_events, nicemu_event *out)
         if (!fabric_reserve(f, f->most_sends))
             return NICEMU_ENOMEM;
         struct event e;
-        if (!clock_next(&f->clock, &e)) {
+        if (!clock_next(&f->clock, until, &e)) {
             out->kind = NICEMU_IDLE;
             return NICEMU_OK;
         }

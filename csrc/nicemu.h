@@ -325,7 +325,7 @@ typedef struct {
 } nicemu_exchange;
 
 enum {
-    NICEMU_IDLE = 0, /* nothing waits any more */
+    NICEMU_IDLE = 0, /* nothing waits any more, or nothing up to the given time */
     NICEMU_SLICE = 1, /* max_events have passed */
     NICEMU_LEVEL = 2, /* a device has all partial sums of a collective */
     NICEMU_DONE = 3, /* a collective is done */
@@ -376,8 +376,10 @@ int nicemu_group_close(nicemu_fabric *fabric, uint32_t group);
 /* Start a collective: its seq in the group. */
 int nicemu_exchange_start(nicemu_fabric *fabric, uint32_t group, const nicemu_exchange *exchange);
 
-/* Let virtual time go on until something is to be reported, at most max_events events. */
-int nicemu_fabric_run(nicemu_fabric *fabric, uint64_t max_events, nicemu_event *out);
+/* Let virtual time go on until something is to be reported: at most max_events events, and none
+ * after `until`. */
+int nicemu_fabric_run(nicemu_fabric *fabric, uint64_t max_events, uint64_t until,
+                      nicemu_event *out);
 uint64_t nicemu_fabric_now(const nicemu_fabric *fabric);
 uint64_t nicemu_fabric_events(const nicemu_fabric *fabric); /* events that have passed */
 uint64_t nicemu_fabric_under_way(const nicemu_fabric *fabric); /* frames on links */

@@ -512,6 +512,8 @@ bool party_leave_suspects(struct nicemu_fabric *f, struct party *p)
 
 /* ---- failure ---------------------------------------------------------------------------- */
 
+enum { WORDS = NICEMU_MAX_WORKERS / 64 }; /* of a set of workers */
+
 static void mark(u64 *workers, u32 w)
 {
     workers[w / 64] |= 1ull << w % 64;
@@ -529,18 +531,24 @@ static bool all_arrived(const struct member *m, const struct turn *t)
     return device_arrived(m, t) == ~0ull >> (MAX_CHILDREN - m->children);
 }
 
+static bool is_down(const struct nicemu_fabric *f, const struct member *m)
+{
+    return f->cable[m->up / 2]->direction[0].downs & 1;
+}
+
 /* Workers whose elements have not reached the device. */
-static void mark_missing(const struct member *m, const struct turn *t, u64 *workers)
+static void mark_missing(const struct nicemu_fabric *f, const struct member *m,
+                         const struct turn *t, u64 *workers)
 {
     u64 arrived = device_arrived(m, t);
     for (u32 c = 0; c < m->children; c++) {
         const struct member *low = m->child[c].member;
         if (arrived >> c & 1)
             continue;
-        if (!low || all_arrived(low, t))
+        if (!low || is_down(f, low) || all_arrived(low, t))
             mark_behind(m, c, workers);
         else
-            mark_missing(low, t, workers);
+            mark_missing(f, low, t, workers);
     }
 }
 
@@ -556,12 +564,13 @@ static void mark_waiting(const struct party *p, u32 plane, const struct turn *t,
 static u32 count_bits(const u64 *workers)
 {
     u32 n = 0;
-    for (u32 i = 0; i < NICEMU_MAX_WORKERS / 64; i++)
+    for (u32 i = 0; i < WORDS; i++)
         n += (u32)__builtin_popcountll(workers[i]);
     return n;
 }
 
-/* The survivors' partial sum of a turn at a device: everything below it is merged first, in order.
+/* The survivors' partial sum of a turn at a device: everything below it that a link leads to is
+ * merged first, in order.
  * Bits of `workers`: who is in it.  NULL where nobody is. */
 static const struct message *salvage(struct nicemu_fabric *f, struct member *m, struct turn *t,
                                      u64 *workers)
@@ -571,10 +580,14 @@ static const struct message *salvage(struct nicemu_fabric *f, struct member *m, 
         struct member *low = m->child[c].member;
         if (arrived >> c & 1) {
             mark_behind(m, c, workers);
-        } else if (low) {
-            const struct message *partial = salvage(f, low, t, workers);
-            if (partial)
-                device_enter(m, t, c, partial, now);
+        } else if (low && !is_down(f, low)) {
+            u64 below[WORDS] = {0};
+            const struct message *partial = salvage(f, low, t, below);
+            if (!partial)
+                continue;
+            device_enter(m, t, c, partial, now);
+            for (u32 i = 0; i < WORDS; i++)
+                workers[i] |= below[i];
         }
     }
     const struct message *partial = device_salvage(m, t, now);
@@ -592,7 +605,7 @@ static void salvage_all(struct nicemu_fabric *f, struct party *p)
     struct group *g = &p->group;
     for (u32 plane = 0; plane < g->planes; plane++)
         for (u32 i = 0; i < 2 * g->window; i++) {
-            u64 workers[NICEMU_MAX_WORKERS / 64] = {0};
+            u64 workers[WORDS] = {0};
             struct turn *t = &g->plan[plane].ring[i];
             if (t->waiting && !t->moved && t->exchange->what.records)
                 salvage(f, p->root[plane], t, workers);
@@ -632,7 +645,7 @@ void party_waits(void *fabric, struct worker *w, u32 plane, struct turn *t, u32 
     if (elsewhere || resends < f->config.max_resends)
         return;
     nicemu_event news = {.chunk = t->chunk};
-    mark_missing(p->root[plane], t, news.workers);
+    mark_missing(f, p->root[plane], t, news.workers);
     news.missing = count_bits(news.workers);
     if (!news.missing)
         mark_waiting(p, plane, t, news.workers);

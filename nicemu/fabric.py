@@ -48,6 +48,7 @@ __all__ = [
 SECOND = 10**12  # picoseconds
 DELAY = 1e-6  # of a link
 INSTRUCTION = 1000  # picoseconds of virtual time for each retired instruction
+FOREVER = 2**64 - 1
 SLICE = 50_000  # events between two looks at Ctrl-C
 ONE = 1 << 32  # a probability of 1
 MAX_RESENDS = 64
@@ -841,16 +842,19 @@ class Fabric:
         """Let virtual time pass until nothing is under way, and nothing waits.
 
         Args:
-            until: a virtual time at which to stop before that.
+            until: a virtual time after which nothing happens yet.
         """
-        while self._step() and (until is None or self.now < until):
+        while self._step(until):
             pass
 
-    def _step(self) -> bool:
+    def _step(self, until: float | None = None) -> bool:
         """A slice of events, and what is to be reported of it; False when nothing waits."""
+        last = FOREVER if until is None else _picoseconds(until, "time")
         news = ffi.new("nicemu_event *")
         with self._lock:
-            _core.call("events", lib.nicemu_fabric_run, self._fabric, SLICE, news)
+            _core.call("events", lib.nicemu_fabric_run, self._fabric, SLICE, last, news)
+            if news.kind == lib.NICEMU_IDLE and until is not None:
+                return False
             if news.kind == lib.NICEMU_IDLE:
                 for stuck in list(self._tickets.values()):  # workers have timers, so there is none
                     self._end(stuck, CollectiveError("the fabric is idle, and there is no result"))
@@ -910,6 +914,17 @@ class Fabric:
     def links(self) -> list[Link]:
         """All links."""
         return list(self._links.values())
+
+    def kill(self, node: str, at: float | None = None) -> None:
+        """Cut all links of a worker or device, at a virtual time (None: now), for good.
+
+        Raises:
+            ArgumentError: there is no such node, or the time is past.
+        """
+        self._node(node)
+        for ends, link in self._links.items():
+            if node in ends:
+                link.down(at)
 
     def _schedule(self, link: Link, down: int, at: float | None) -> None:
         with self._lock:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import networkx
 import numpy as np
 import pytest
 
@@ -73,7 +74,6 @@ def test_orders_of_the_presets() -> None:
 
 
 def test_a_networkx_tree() -> None:
-    networkx = pytest.importorskip("networkx")
     tree = networkx.DiGraph([("top", 2), ("top", "side"), ("side", "rank1"), ("side", "rank0")])
     run = allreduce(Fabric(3, tree), 1000)
     assert run.group.order == (2, (1, 0))
@@ -325,6 +325,164 @@ def test_a_failing_handler_ends_its_group_and_no_other() -> None:
     status = made(finish=[0x4505, 0x8082])  # li a0, 1; ret
     with pytest.raises(CollectiveError, match="status 1"), fabric.group() as third:
         third.start(Exchange(status, inputs, [None] * 3)).wait()
+
+
+# ---- the death of a worker -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("planes", [1, 2])
+@pytest.mark.parametrize("preset", PRESETS)
+def test_invariant_8_a_dead_worker_is_named_and_the_survivors_sums_are_there(
+    preset: str, planes: int
+) -> None:
+    fabric = Fabric(8, "tree(2)", planes=planes, max_resends=8)
+    inputs = streams(8, 1200)
+    outputs = [np.zeros_like(x) for x in inputs]
+    fabric.kill("rank5")
+    group = fabric.group()
+    ticket = group.start(
+        Exchange(kernel("sum", "bfloat16", preset), inputs, outputs, partials=True)
+    )
+    with pytest.raises(CollectiveError, match="rank5") as caught:
+        ticket.wait()
+    assert caught.value.missing == (5,)
+    assert not any(out.any() for out in outputs)
+    # who is dead is left out of the order, at every level
+    survivors = (((0, 1), (2, 3)), ((4,), (6, 7)))
+    want = reduce_tree("sum", "bfloat16", survivors, inputs, preset).partials
+    behind = {"spine0": 7, "leaf0": 4, "leaf1": 3, "nic0": 2, "nic1": 2, "nic2": 1, "nic3": 2}
+    for name, partial in ticket.partials().items():
+        assert partial.values.tobytes() == want[group.names[name]].tobytes(), name
+        ((elements, ranks, time),) = partial.pieces()
+        assert elements == range(1200) and time > 0
+        assert 5 not in ranks and len(ranks) == behind[name]
+    sums_up(fabric.counters())
+
+
+def test_workers_behind_a_dead_link() -> None:
+    fabric = Fabric(6, "tree(2)", max_resends=8)
+    inputs = streams(6, 100)
+    fabric.link("nic1", "leaf0").down()
+    with fabric.group() as group:
+        ticket = group.start(Exchange(kernel("sum", "bfloat16"), inputs, [None] * 6, partials=True))
+        with pytest.raises(CollectiveError, match="rank2, rank3 ") as caught:
+            ticket.wait()
+    assert caught.value.missing == (2, 3)
+    found = {name: [r for _, r, _ in p.pieces()] for name, p in ticket.partials().items()}
+    assert found["nic1"] == [(2, 3)]  # which it could not send
+    assert found["leaf0"] == [(0, 1)]
+    assert found["spine0"] == [(0, 1, 4, 5)]
+
+
+def test_a_worker_dies_half_way() -> None:
+    """Some chunks are done, some in flight, most not begun; other groups go on."""
+    fabric = Fabric(4, "star", max_resends=8)
+    inputs = streams(4, 100_000)
+    outputs = [np.zeros_like(x) for x in inputs]
+    want = reduce_tree("sum", "bfloat16", (0, 1, 2, 3), inputs)
+    without = reduce_tree("sum", "bfloat16", (0, 1, 3), inputs)
+    fabric.kill("rank2", at=15e-6)
+    with fabric.group([0, 1, 3]) as other, fabric.group(window=4) as group:
+        ticket = group.start(Exchange(kernel("sum", "bfloat16"), inputs, outputs, partials=True))
+        with pytest.raises(CollectiveError, match="rank2"):
+            ticket.wait()
+        others = [inputs[0], inputs[1], inputs[3]]
+        results = [np.zeros_like(x) for x in others]
+        other.start(Exchange(kernel("sum", "bfloat16"), others, results)).wait()
+    assert results[0].tobytes() == without.result.tobytes()
+    done = ticket.partials()["nic0"]
+    pieces = {ranks: elements for elements, ranks, _ in done.pieces()}
+    assert set(pieces) == {(0, 1, 2, 3), (0, 1, 3)}
+    whole, rest = pieces[0, 1, 2, 3], pieces[0, 1, 3]
+    assert 0 < whole.stop == rest.start and len(rest) == 4 * SLOT < 100_000 - rest.stop
+    assert outputs[0][: whole.stop].tobytes() == want.result[: whole.stop].tobytes()
+    bits = done.values.view(np.uint32)
+    assert (bits[: whole.stop] == want.partials[()][: whole.stop]).all()
+    assert (bits[rest.start : rest.stop] == without.partials[()][rest.start : rest.stop]).all()
+
+
+def test_a_result_that_cannot_be_delivered() -> None:
+    """All have contributed, and one does not hear of it: the others' links stay as they are."""
+    fabric = Fabric(2, "star", max_resends=4)
+    inputs = streams(2, 10)
+    fabric.link("rank1", "nic0").down(at=1.5e-6)
+    with fabric.group() as group:
+        ticket = group.start(Exchange(kernel("sum", "bfloat16"), inputs, [None] * 2))
+        with pytest.raises(CollectiveError, match="does not reach rank0, rank1") as caught:
+            fabric.link("rank0", "nic0").down(at=1.5e-6)
+            ticket.wait()
+    assert (caught.value.missing, caught.value.waiting) == ((), (0, 1))
+
+
+# ---- two planes ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("order", ["fixed", "arrival"])
+@pytest.mark.parametrize("faults", [{}, FAULTS])
+@pytest.mark.parametrize(
+    "ends", [("rank3", "nic0"), ("nic1", "leaf0"), ("nic0@1", "leaf0@1"), ("leaf0", "spine0")]
+)
+def test_a_plane_dies_and_comes_back(
+    ends: tuple[str, str], faults: dict[str, Any], order: str
+) -> None:
+    """In place, so that workers that have a result cannot contribute again."""
+    fabric = Fabric(9, "cards", planes=2, seed=1, order=order, jitter=1e-6, **faults)
+    inputs = streams(9, 100_000)
+    want = reduce_tree("sum", "bfloat16", fabric.order, inputs)
+    close = np.sum([x.astype(np.float64) for x in inputs], axis=0)
+    down, up = 30e-6, 200e-6
+    fabric.link(*ends).down(at=down)
+    fabric.link(*ends).up(at=up)
+    plane = 1 if "@" in ends[1] else 0
+    device = f"nic0@{plane}" if plane else "nic0"
+
+    def merged() -> int:
+        nic = fabric.devices[device].nic
+        return sum(nic.counters(core).instructions for core in range(8))
+
+    with fabric.group(window=4) as group:
+        ticket = group.start(Exchange(kernel("sum", "bfloat16"), inputs, inputs, partials=True))
+        fabric.run(until=up)
+        before = merged()
+        ticket.wait()
+        fabric.run()
+    assert merged() > before  # the plane is used again
+    (replay,) = fabric.replays()
+    assert (replay.plane, replay.down) == (plane, down) and replay.chunks > 0
+    assert replay.detection_time == pytest.approx(10e-6)
+    assert replay.replay_time is not None and replay.replay_time > 0
+    if order == "fixed":
+        assert all(x.tobytes() == want.result.tobytes() for x in inputs)
+    else:
+        assert all(x.tobytes() == inputs[0].tobytes() for x in inputs)
+        assert np.allclose(inputs[0].astype(np.float64), close, rtol=0.02, atol=8)
+    sums_up(fabric.counters())
+
+
+def test_both_planes_die_in_turn() -> None:
+    fabric = Fabric(4, "star", planes=2)
+    first, second = fabric.link("rank0", "nic0"), fabric.link("rank0", "nic0@1")
+    first.down(at=20e-6)
+    second.down(at=100e-6)  # nothing is left
+    first.up(at=300e-6)
+    run = allreduce(fabric, 200_000, window=4)
+    assert [r.plane for r in run.fabric.replays()] == [0, 1]
+
+
+def test_a_silent_plane_is_left() -> None:
+    """A link that loses everything and does not say so: resends find out."""
+    fabric = Fabric(4, "star", planes=2)
+    fabric.link("rank1", "nic0").down()
+    fabric.run()
+    group = fabric.group()  # knows of it: nothing goes over plane 0
+    inputs = streams(4, 5000)
+    group.start(Exchange(kernel("sum", "bfloat16"), inputs, inputs)).wait()
+    assert fabric.counters().cut == 0 and fabric.replays() == []
+    quiet = Fabric(4, "star", planes=2, detection=100.0)
+    quiet.link("rank1", "nic0").down(at=5e-6)
+    run = allreduce(quiet, 100_000, window=4)
+    (replay,) = run.fabric.replays()
+    assert replay.down is None and replay.chunks > 0
 
 
 # ---- capture -------------------------------------------------------------------------------------
