@@ -394,16 +394,16 @@ def _show(reduction: _Reduction) -> None:
         f"{result.op} of {_count(len(r.files), 'worker')}, {r.dtype}, {result.preset}: "
         f"{_count(r.elements, 'element')} in {_count(r.arrays, 'array')}"
     )
-    used = {"instructions": sum(d.instructions for d in r.devices),
-            "elements": sum(d.elements for d in r.devices)}  # fmt: skip
     _show_rows([f"frames {name}" for name in r.frames], [r.frames.values()])
     if r.report is not None:
         columns = ["device", "workers", "elements", "dtype", "first values", "at"]
         _show_rows(columns, [(*p.row(), f"{p.time:.3g} s") for p in result.partials.values()])
         _show_levels(r.report)
+    instructions = sum(d.instructions for d in r.devices)
+    elements = sum(d.elements for d in r.devices)
     click.echo(
-        f"devices: {len(r.devices)}, {used['instructions']:,} instructions, "
-        f"{used['elements']:,} vector elements"
+        f"{_count(len(r.devices), 'device')}: {instructions:,} instructions, "
+        f"{elements:,} vector elements"
     )
     click.echo(f"bytes: {r.bytes_in:,}")
     click.echo(f"host: {result.seconds:.3f} s, {r.gb_per_s:.3f} GB/s")

@@ -12,7 +12,7 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from operator import index
-from typing import Any, Self, TypeAlias
+from typing import Self, TypeAlias, TypedDict, Unpack
 
 import numpy as np
 
@@ -132,12 +132,15 @@ class Result:
             ArgumentError: it differs from stretch to stretch (``ring``), was decided by arrival, or
                 nothing was reduced.
         """
-        orders = {share.order for share in self.shares}
-        if not orders:
-            raise ArgumentError(f"{self.collective}: nothing was reduced, or in order of arrival")
+        orders = {share.order for share in self._ordered()}
         if len(orders) > 1:
             raise ArgumentError(f"{len(orders)} orders: read shares, one per stretch of the array")
         return orders.pop()
+
+    def _ordered(self) -> tuple[Share, ...]:
+        if not self.shares:
+            raise ArgumentError(f"{self.collective}: nothing was reduced, or in order of arrival")
+        return self.shares
 
     def numerics(self, inputs: Sequence[np.ndarray]) -> Report:
         """Where precision went, level by level.
@@ -146,9 +149,10 @@ class Result:
             inputs: the arrays that were reduced, one per rank, as they were before the call.
 
         Raises:
-            ArgumentError: partial sums were not asked for, or the inputs are others.
+            ArgumentError: partial sums were not asked for, the inputs are others, or there is no
+                order.
         """
-        return report(self.op, self.shares, self.partials, inputs, self.whole())
+        return report(self.op, self._ordered(), self.partials, inputs, self.whole())
 
     def whole(self) -> np.ndarray:
         """The whole array that was reduced or moved, flat, put together from what ranks have.
@@ -159,7 +163,8 @@ class Result:
         have = [v.reshape(-1) for v in self.values if v is not None]
         if not have:
             raise ArgumentError(f"{self.collective}: no rank has an array")
-        return np.concatenate(have) if self.collective == "reduce_scatter" else have[0]
+        parts = COLLECTIVES[self.collective].takes is _block
+        return np.concatenate(have) if parts else have[0]
 
     def _table(self) -> Table:
         reduced = f" of {self.op}, {self.preset}" if self.op else ""
@@ -179,6 +184,9 @@ class Result:
     def _repr_html_(self) -> str:
         """The same for notebooks."""
         return self._table()._repr_html_()
+
+
+Told: TypeAlias = Callable[[Partial], None] | None
 
 
 class Handle:
@@ -216,7 +224,7 @@ class Handle:
                 raise
             yield found
 
-    def wait(self, on_partial: Callable[[Partial], None] | None = None) -> Result:
+    def wait(self, on_partial: Told = None) -> Result:
         """Drive it to its end.
 
         Args:
@@ -237,6 +245,18 @@ class Handle:
 # ---- the communicator ----------------------------------------------------------------------------
 
 Arrays: TypeAlias = Sequence[np.ndarray] | np.ndarray
+Op: TypeAlias = str | KernelImage
+
+
+class Options(TypedDict, total=False):
+    """Keywords of :meth:`Communicator.start`."""
+
+    root: int
+    out: Sequence[np.ndarray | None] | None
+    preset: str
+    algorithm: str | None
+    partials: bool
+    seed: int
 
 
 @dataclass(frozen=True)
@@ -335,40 +355,52 @@ class Communicator:
         """Close it."""
         self.close()
 
-    def allreduce(self, arrays: Arrays, op: str | KernelImage = "sum", **options: Any) -> Result:
+    def allreduce(
+        self, arrays: Arrays, op: Op = "sum", *, on_partial: Told = None, **options: Unpack[Options]
+    ) -> Result:
         """Every rank gets the reduction of all arrays; shapes are equal.
 
-        All keywords are those of :meth:`start`.
+        Here and below, ``options`` are those of :meth:`start`, and ``on_partial`` is called with
+        the partial sums of each device as soon as they are complete.
         """
-        return self.start("allreduce", arrays, op, **options).wait()
+        return self._run("allreduce", arrays, op, on_partial, options)
 
-    def reduce(self, arrays: Arrays, op: str | KernelImage = "sum", **options: Any) -> Result:
+    def reduce(
+        self, arrays: Arrays, op: Op = "sum", *, on_partial: Told = None, **options: Unpack[Options]
+    ) -> Result:
         """Rank ``root`` gets the reduction of all arrays; the others get None."""
-        return self.start("reduce", arrays, op, **options).wait()
+        return self._run("reduce", arrays, op, on_partial, options)
 
     def reduce_scatter(
-        self, arrays: Arrays, op: str | KernelImage = "sum", **options: Any
+        self, arrays: Arrays, op: Op = "sum", *, on_partial: Told = None, **options: Unpack[Options]
     ) -> Result:
         """Rank r gets part r of the reduction, cut along the first axis into equal parts."""
-        return self.start("reduce_scatter", arrays, op, **options).wait()
+        return self._run("reduce_scatter", arrays, op, on_partial, options)
 
-    def all_gather(self, arrays: Arrays, **options: Any) -> Result:
+    def all_gather(self, arrays: Arrays, **options: Unpack[Options]) -> Result:
         """Every rank gets all arrays, joined along the first axis."""
         return self.start("all_gather", arrays, **options).wait()
 
-    def broadcast(self, array: np.ndarray, **options: Any) -> Result:
+    def broadcast(self, array: np.ndarray, **options: Unpack[Options]) -> Result:
         """Every rank gets the array of rank ``root``."""
         return self.start("broadcast", array, **options).wait()
 
-    def barrier(self, **options: Any) -> Result:
+    def barrier(self, **options: Unpack[Options]) -> Result:
         """No rank goes on before all have come; nothing is carried."""
         return self.start("barrier", [], **options).wait()
+
+    def _run(
+        self, collective: str, arrays: Arrays, op: Op, on_partial: Told, options: Options
+    ) -> Result:
+        if on_partial is not None:
+            options["partials"] = True
+        return self.start(collective, arrays, op, **options).wait(on_partial)
 
     def start(
         self,
         collective: str,
-        arrays: Arrays | np.ndarray,
-        op: str | KernelImage = "sum",
+        arrays: Arrays,
+        op: Op = "sum",
         *,
         root: int = 0,
         out: Sequence[np.ndarray | None] | None = None,
@@ -435,9 +467,7 @@ class Communicator:
             return algorithm
         return IN_NETWORK if len(self._group.names) > 1 else "ring"
 
-    def _given(
-        self, record: Collective, arrays: Arrays | np.ndarray, root: int
-    ) -> list[np.ndarray]:
+    def _given(self, record: Collective, arrays: Arrays, root: int) -> list[np.ndarray]:
         """An array per rank; empty ones where a rank gives nothing."""
         if record.gives is _nothing:
             return [np.empty(0, np.uint8)] * self.ranks
@@ -550,7 +580,7 @@ class Communicator:
             raws = ticket.partials().values()
             raise WorkerLostError(
                 str(error),
-                missing=error.missing,
+                missing=tuple(group.ranks.index(worker) for worker in error.missing),
                 partials=gather(piece for raw in raws for piece in _pieces(group, raw)),
             ) from error
         shares: list[Share] = []

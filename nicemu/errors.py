@@ -108,7 +108,7 @@ class CollectiveError(NicemuError):
 
 
 class WorkerLostError(CollectiveError):
-    """Workers are gone, and a collective has no result.
+    """Workers are gone, and a collective has no result; ``missing`` are ranks of the communicator.
 
     Attributes:
         partials: device -> :class:`nicemu.Partial`: what the others' sums are, and of whom.

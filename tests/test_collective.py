@@ -3,7 +3,10 @@ partial sums, the numerics report, arguments.  The grid of all combinations is m
 
 from __future__ import annotations
 
+import dataclasses
+import re
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -88,7 +91,7 @@ def test_repeats_bit_by_bit_whatever_the_packets(algorithm: str) -> None:
     """1e4, 1, -1e4, 1e-3 in float32: any other order would show.  Delays are random, too."""
     arrays = [np.full(100, x, np.float32) for x in (1e4, 1, -1e4, 1e-3)]
     seen = set()
-    for mtu in (256, 1000, 4096):
+    for mtu in (256, 500, 1000, 2048, 4096):
         fabric = Fabric(4, mtu=mtu, seed=mtu, jitter=2e-5, loss=0.1, reorder=0.3)
         world = Communicator(fabric)
         for _ in range(10):
@@ -208,6 +211,15 @@ def failing(element: str) -> nicemu.KernelImage:
     )  # fmt: skip
 
 
+@by_algorithm
+def test_every_addition_is_the_image_s(algorithm: str) -> None:
+    """Under the name of sum, an image that multiplies: nobody adds behind its back."""
+    image_ = dataclasses.replace(nicemu.kernel("prod", "float32"), op="sum")
+    arrays = [np.full(50, x, np.float32) for x in (3, 5, 7, 11, 13)]
+    result = Communicator(5).allreduce(arrays, image_, algorithm=algorithm)
+    assert np.all(same_on_all(result.values) == 3 * 5 * 7 * 11 * 13)
+
+
 # ---- places ----------------------------------------------------------------------------------
 
 
@@ -272,6 +284,13 @@ def test_several_under_way() -> None:
         want = same_on_all(world.allreduce(given).values)
         assert same_on_all(handle.wait().values).tobytes() == want.tobytes()
         assert list(handle) == []
+
+
+def test_a_callback_is_told_as_levels_are_complete() -> None:
+    told: list[str] = []
+    result = Communicator(8).allreduce(normal(8, 5000), on_partial=lambda p: told.append(p.device))
+    assert sorted(told[:2]) == ["nic0", "nic1"] and told[2:] == ["leaf0", "spine0"]
+    assert set(result.partials) == set(told)
 
 
 @by_algorithm
@@ -352,8 +371,10 @@ def test_report_needs_what_it_compares() -> None:
     result = world.allreduce(arrays, partials=True)
     with pytest.raises(ArgumentError, match="3 inputs"):
         result.numerics(arrays[:3])
-    with pytest.raises(ArgumentError, match="no rank has an array"):
+    with pytest.raises(ArgumentError, match="nothing was reduced"):
         world.barrier().numerics(arrays)
+    with pytest.raises(ArgumentError, match="no rank has an array"):
+        world.barrier().whole()
 
 
 def test_how_a_result_looks() -> None:
@@ -370,6 +391,34 @@ def test_how_a_result_looks() -> None:
     assert network.algorithm == "in-network" and "; frames: " in str(network)
     rows = str(network).splitlines()[2:]
     assert [row.split()[0] for row in rows] == ["nic0", "leaf0", "spine0"]
+
+
+def test_the_program_of_the_readme(capsys: pytest.CaptureFixture[str]) -> None:
+    """At most 12 lines, and it shows partial sums."""
+    text = (Path(__file__).parent.parent / "README.md").read_text()
+    found = re.search(r"```python\n(.*?)```", text, re.S)
+    assert found is not None and len(found[1].splitlines()) <= 12
+    exec(found[1], {})
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines if "float32" in line] == [
+        "nic0", "nic1", "leaf0", "spine0"
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("page", ["collectives", "partials"])
+def test_the_programs_of_the_guide(page: str) -> None:
+    text = (Path(nicemu.__file__).parent / "guide" / f"{page}.md").read_text()
+    blocks = re.findall(r"```python\n(.*?)```", text, re.S)
+    used: list[Partial] = []
+    names = {
+        "nicemu": nicemu,
+        "gradients": normal(8, 60),
+        "parts": normal(8, 3),
+        "use": used.append,
+    }
+    for block in blocks:
+        exec(block, names)
+    assert len(blocks) > 1 and bool(used) == (page == "partials")
 
 
 # ---- in the network --------------------------------------------------------------------------
@@ -433,6 +482,10 @@ def test_a_lost_worker_is_named_and_the_others_sums_are_there() -> None:
             at = made.ranges[0]
             assert at.start == 0 and len(at) > 0 and made.time is not None
             assert np.array_equal(made.values.view(bits.dtype), bits[at.start : at.stop])
+    some = Communicator(fabric, ranks=[5, 2], window=4)  # ranks are those of the communicator
+    with pytest.raises(WorkerLostError, match="rank5") as lost:
+        some.allreduce(arrays[:2])
+    assert lost.value.missing == (0,)
     rest = [0, 1, 2, 3, 4]
     others = Communicator(fabric, ranks=rest)
     result = others.allreduce([arrays[r] for r in rest])
