@@ -157,6 +157,11 @@ class Guarded:
 
 def problems(case: Case) -> Iterator[str]:
     """What is wrong with a case; nothing when it is right."""
+    return started(case)()
+
+
+def started(case: Case) -> Callable[[], Iterator[str]]:
+    """Begin a case: a function that waits for its end and yields what is wrong."""
     fmt = format_of(case.element)
     record = COLLECTIVES[case.collective]
     element, _, partial, result_ = preset_formats(fmt, case.preset)
@@ -177,23 +182,28 @@ def problems(case: Case) -> Iterator[str]:
         outs = [Guarded(np.zeros(taken, fmt.dtype), step) for _ in streams]
     world = communicator(case.way, ranks)
     arrays = [x.array for x in inputs]
-    result = world.start(
+    handle = world.start(
         case.collective,
         arrays[root] if case.collective == "broadcast" else arrays,
         case.op,
         root=root,
         out=None if case.place == "new" else [x.array for x in outs],
         preset=case.preset,
-    ).wait()
-    yield from compared(case, fmt, result, wanted(result), root)
-    for rank, values in enumerate(result.values):
-        if values is not None and case.place != "new" and values is not outs[rank].array:
-            yield f"rank {rank}: the result is in another array than out"
-    for rank, guarded in enumerate([*inputs, *outs]):
-        if not guarded.untouched():
-            yield f"rank {rank % ranks}: something is written beside its array"
-    if record.reduces and result.op != case.op:
-        yield f"op {result.op}"
+    )
+
+    def ended() -> Iterator[str]:
+        result = handle.wait()
+        yield from compared(case, fmt, result, wanted(result), root)
+        for rank, values in enumerate(result.values):
+            if values is not None and case.place != "new" and values is not outs[rank].array:
+                yield f"rank {rank}: the result is in another array than out"
+        for i, guarded in enumerate([*inputs, *outs]):
+            if not guarded.untouched():
+                yield f"rank {i % ranks}: something is written beside its array"
+        if record.reduces and result.op != case.op:
+            yield f"op {result.op}"
+
+    return ended
 
 
 def expected(case: Case, fmt: Format, streams: list[np.ndarray]) -> Callable[[Result], np.ndarray]:
