@@ -1035,6 +1035,9 @@ class Fabric:
         Raises:
             FileFormatError: the capture cannot be written.
         """
+        self._close(None)
+
+    def _close(self, error: BaseException | None) -> None:
         for group in list(self._groups.values()):
             group.close()
         with self._lock:
@@ -1042,7 +1045,7 @@ class Fabric:
                 self._save_captured()
                 lib.nicemu_fabric_capture(self._fabric, 0)
                 capture, self._capture = self._capture, None
-                capture.__exit__(None)
+                capture.__exit__(error)
 
     def __enter__(self) -> Self:
         """The fabric itself."""
@@ -1054,5 +1057,5 @@ class Fabric:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Close it."""
-        self.close()
+        """Close it; after an exception, without a capture."""
+        self._close(error)

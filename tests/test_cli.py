@@ -24,7 +24,7 @@ from nicemu.cli import main
 from nicemu.dtypes import FORMATS, Format
 from nicemu.image import PRESETS
 from nicemu.pcap import read as read_pcap
-from nicemu.reference.tree import reduce_streams
+from nicemu.reference.tree import reduce_streams, reduce_tree
 from tests.elfs import CHARACTER, Image, build, endless, printing, store_tohost
 from tests.encode import encode
 from tests.encode import image as code_bytes
@@ -182,6 +182,31 @@ def test_a_capture_of_both_runs(tmp_path: Path) -> None:
     record = json.loads(nic("allreduce", "--json", "--pcap", path).stdout)
     frames = list(read_pcap(path))
     assert len(frames) == sum(run["frames"]["sent"] for run in record["runs"])
+
+
+def test_no_capture_of_a_run_that_failed(tmp_path: Path) -> None:
+    path = tmp_path / "frames.pcap"
+    refused(nic("allreduce", "--pcap", path, "--loss", 1), "nothing comes from rank0")
+    refused(nic("allreduce", "--pcap", path, "none.npz"), "none.npz")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("topology", ["star", "tree(2)", "tree(3)"])
+def test_topologies(tmp_path: Path, topology: str) -> None:
+    paths = workers(tmp_path, BF16, count=7)
+    out = tmp_path / "out.npz"
+    options = ["--topology", topology, "--preset", "per-add", "--op", "avg"]
+    result = nic("allreduce", *paths, *options, "--json", "-o", out)
+    assert result.exit_code == 0
+    [run] = json.loads(result.stdout)["runs"]
+
+    def order(node: Any) -> Any:
+        return tuple(order(child) for child in node) if isinstance(node, list) else node
+
+    streams = [load_file(p)["bias"] for p in paths]
+    tree = reduce_tree("avg", BF16, order(run["order"]), streams, "per-add")
+    assert np.array_equal(np.load(out)["bias"].view(np.uint16), tree.result)
+    assert len(run["devices"]) == len(tree.partials)
 
 
 def test_a_directory_and_every_kind_of_file(tmp_path: Path) -> None:

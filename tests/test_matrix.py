@@ -38,11 +38,13 @@ ONE = st.tuples(
     begun=st.lists(st.tuples(st.sampled_from(["0", "1", "slot+1", "prime"]), ONE), max_size=6),
     turns=st.randoms(use_true_random=False),
 )
-def test_several_under_way(ranks: int, way: str, begun: list[tuple], turns: Random) -> None:  # type: ignore[type-arg]
+def test_several_under_way(
+    ranks: int, way: str, begun: list[tuple[str, tuple[str, ...]]], turns: Random
+) -> None:
     """Of one communicator, with faults; they are waited for in any order."""
     ends = []
-    for count, (op, element, preset, collective, place) in begun:
-        case = Case(ranks, count, op, element, preset, collective, way, place)
+    for count, one in begun:
+        case = Case(ranks, count, *one[:4], way, one[4])
         ends.append((case, started(case)))
     turns.shuffle(ends)
     for case, end in ends:
