@@ -162,6 +162,7 @@ static void send(void *fabric, u32 direction, const struct message *m, u64 at)
     }
     if (f->capturing)
         put_record(f, &t->frame, at);
+    const u32 icrc = t->frame.icrc; /* as sent: t becomes the first copy, which may be corrupted */
     u32 downs = l->downs;
     struct fate fate = link_send(l);
     for (u32 i = 0; i < fate.copies; i++) {
@@ -171,7 +172,7 @@ static void send(void *fabric, u32 direction, const struct message *m, u64 at)
         if (i) /* the one before may be corrupted: begin again */
             packet_build(&copy->frame, &p, m->payload, m->bytes);
         copy->frame.owner = buffer_hold(m->owner);
-        copy->frame.icrc = t->frame.icrc;
+        copy->frame.icrc = icrc;
         copy->frame.has_icrc = t->frame.has_icrc;
         copy->direction = direction;
         copy->downs = downs;
