@@ -494,6 +494,12 @@ class Cores:
         }
         return Counters(**plain, classes=classes)
 
+    def work(self, hart: int = 0) -> tuple[int, int]:
+        """Instructions and active vector elements, of :meth:`counters`."""
+        c = ffi.new("nicemu_counters *")
+        call(f"hart {hart}", lib.nicemu_counters_get, self._cores, hart, c)
+        return int(c.instructions), int(c.elements)
+
     def clear_counters(self, hart: int = 0) -> None:
         """Start counting from zero."""
         call(f"hart {hart}", lib.nicemu_counters_clear, self._cores, hart)

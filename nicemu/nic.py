@@ -528,7 +528,7 @@ class Nic:
             inputs, values, chunk, self._placed[image.code] + image.entries[leave], context
         )
         chunks = -(-count // chunk)
-        before = [self.counters(i) for i in range(self.machine.cores)]
+        before = [self._cores.work(i) for i in range(self.machine.cores)]
         batch = max(self.machine.cores, min(BATCH // payload, PACKETS) // len(inputs))
         start = time.perf_counter()
         with self._spread() as spread:
@@ -551,11 +551,11 @@ class Nic:
                 CoreUse(
                     core=i,
                     packets=len(range(i, chunks, self.machine.cores)) * len(inputs),
-                    instructions=now.instructions - was.instructions,
-                    elements=now.elements - was.elements,
+                    instructions=instructions - was[0],
+                    elements=elements - was[1],
                 )
                 for i, was in enumerate(before)
-                for now in [self.counters(i)]
+                for instructions, elements in [self._cores.work(i)]
             ),
         )
 
