@@ -40,6 +40,7 @@ __all__ = [
     "FabricCounters",
     "Group",
     "Link",
+    "LinkCounters",
     "RawPartial",
     "Replay",
     "Ticket",
@@ -126,6 +127,31 @@ class RawPartial:
                 ranks = tuple(int(r) for r in np.flatnonzero(members[begin]))
                 yield elements, ranks, int(self.times[begin:end].max()) / SECOND
             begin = end
+
+
+@dataclass(frozen=True)
+class LinkCounters:
+    """What has happened to the frames of one direction of a link.
+
+    ``sent + duplicated == delivered + lost + cut`` and what is under way.
+
+    Attributes:
+        sent: frames offered to it.
+        duplicated: second copies that it has made.
+        lost: frames that it has lost by chance.
+        cut: copies that were lost because it was, or went, down.
+        delivered: copies that reached the other end.
+        reordered: copies that were held back.
+        corrupted: copies in which it has flipped a bit.
+    """
+
+    sent: int
+    duplicated: int
+    lost: int
+    cut: int
+    delivered: int
+    reordered: int
+    corrupted: int
 
 
 @dataclass(frozen=True)
@@ -255,6 +281,15 @@ class Link:
             ArgumentError: the time is past.
         """
         self.fabric._schedule(self, 1, at)
+
+    def counters(self, up: bool = True) -> LinkCounters:
+        """What has happened to the frames of one direction, towards the parent or from it."""
+        row = ffi.new("nicemu_link_counters *")
+        with self.fabric._lock:
+            what = f"link of {self.child} to {self.parent}"
+            fabric = self.fabric._fabric
+            _core.call(what, lib.nicemu_link_counters_get, fabric, self.number, not up, row)
+        return LinkCounters(**{f.name: int(getattr(row, f.name)) for f in fields(LinkCounters)})
 
     def up(self, at: float | None = None) -> None:
         """Mend it, at a virtual time (None: now).
@@ -693,7 +728,7 @@ class Fabric:
             entries = device.nic.place(image)
         chunk = group.chunk(image)
         codes = elements()
-        fields = {
+        described = {
             "kinds": [
                 {"fresh": entries[fresh], "more": entries[more], "bytes": row.size}
                 for fresh, more, row in (("first", "acc", element), ("load", "merge", partial))
@@ -708,7 +743,7 @@ class Fabric:
             "count": count,
         }
         records = self._records(group, count, chunk, partial) if exchange.partials else {}
-        return (*self._exchange(group, exchange, fields, inputs, outputs, records, 1), records)
+        return (*self._exchange(group, exchange, described, inputs, outputs, records, 1), records)
 
     def _movement(
         self, group: Group, exchange: Exchange
@@ -723,7 +758,7 @@ class Fabric:
         blocks = np.cumsum([0, *(0 if x is None else x.nbytes for x in inputs)], dtype=np.uint64)
         count = int(blocks[-1])
         pointer = ffi.from_buffer("uint64_t[]", blocks)
-        fields = {
+        described = {
             "kinds": [{"bytes": 1}, {}],
             "result_bytes": 1,
             "moved": 1,
@@ -732,14 +767,14 @@ class Fabric:
             # nothing to move: one empty chunk, for which all wait
             "blocks": pointer if count else ffi.NULL,
         }
-        job, keep = self._exchange(group, exchange, fields, inputs, outputs, {}, item)
+        job, keep = self._exchange(group, exchange, described, inputs, outputs, {}, item)
         return job, [*keep, blocks, pointer], {}
 
     def _exchange(
         self,
         group: Group,
         exchange: Exchange,
-        fields: dict[str, Any],
+        described: dict[str, Any],
         inputs: list[np.ndarray | None],
         outputs: list[np.ndarray | None],
         records: dict[str, RawPartial],
@@ -752,7 +787,7 @@ class Fabric:
             start + (0 if out is None else out.size * item)
             for start, out in zip(starts, outputs, strict=True)
         ]
-        whole = fields["count"]
+        whole = described["count"]
         if any(
             start < 0 or stop > max(whole, start) for start, stop in zip(starts, stops, strict=True)
         ):
@@ -782,7 +817,7 @@ class Fabric:
         job = ffi.new(
             "nicemu_exchange *",
             {
-                **fields,
+                **described,
                 "workers": len(group.ranks),
                 "inputs": keep[4],
                 "outputs": keep[5],
@@ -965,7 +1000,7 @@ class Fabric:
     def counters(self) -> FabricCounters:
         """What has happened until now."""
         with self._lock:
-            node, link = ffi.new("nicemu_node_counters *"), ffi.new("nicemu_link_counters *")
+            node = ffi.new("nicemu_node_counters *")
             nodes = dict.fromkeys(("accepted", "damaged", "resent", "repeated", "calls"), 0)
             dropped = [0] * (len(drops()) + 1)
             for number in self._nodes:
@@ -974,24 +1009,12 @@ class Fabric:
                     nodes[name] += int(getattr(node, name))
                 for i in range(len(dropped)):
                     dropped[i] += int(node.drops[i])
-            links = dict.fromkeys(
-                ("sent", "duplicated", "lost", "cut", "delivered", "reordered", "corrupted"), 0
-            )
-            for one in self._links.values():
-                for direction in (0, 1):
-                    _core.call(
-                        "link",
-                        lib.nicemu_link_counters_get,
-                        self._fabric,
-                        one.number,
-                        direction,
-                        link,
-                    )
-                    for name in links:
-                        links[name] += int(getattr(link, name))
+            links = [one.counters(up) for one in self._links.values() for up in (True, False)]
             return FabricCounters(
                 **nodes,
-                **links,
+                **{
+                    f.name: sum(getattr(one, f.name) for one in links) for f in fields(LinkCounters)
+                },
                 drops={d.name: n for d, n in zip(drops(), dropped[1:], strict=True) if n},
                 under_way=int(lib.nicemu_fabric_under_way(self._fabric)),
                 injected=self._injected,
