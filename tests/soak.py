@@ -1,8 +1,8 @@
 """Collectives over bad links, seed by seed: ``python -m tests.soak --seeds 1000``.
 
-Every run has 20 % loss, 20 % duplication, 30 % reordering and 1 % corruption on all links.  Its bits
-must be those of the reference, on every rank and of every partial sum; all frames are accounted for;
-and it must end.  A failure names the seed.
+On every link, 20 % of the frames are lost, 20 % arrive twice, 30 % are held back and 1 % corrupted.
+The bits must be those of the reference, on every rank and of every partial sum; every frame must be
+accounted for; and every run must end.  A failure names the seed.
 """
 
 from __future__ import annotations
