@@ -126,15 +126,10 @@ struct work {
     u64 now;
 };
 
-static u64 turn_number(const struct member *m, u32 lane, u32 round)
-{
-    return (u64)round * m->group->window + lane;
-}
-
 static struct work work_of(struct member *m, struct turn *t, u64 now)
 {
-    u32 lane = (u32)(t->number % m->group->window), round = (u32)(t->number / m->group->window);
-    struct lane *l = &m->lane[lane];
+    u32 round = t->place.round;
+    struct lane *l = &m->lane[t->place.lane];
     return (struct work){.device = m->device,
                          .member = m,
                          .lane = l,
@@ -280,7 +275,7 @@ static struct packet packet_of(const struct work *w, u8 kind, u8 type, u8 flags)
         .seq = w->turn->exchange->seq,
         .chunk = w->turn->chunk,
         .round = w->version->round,
-        .lane = (u16)(w->turn->number % g->window),
+        .lane = (u16)w->turn->place.lane,
         .contributors = (u16)w->member->workers,
     };
 }
@@ -381,8 +376,7 @@ static void complete(struct work *w)
 static void take(struct work *w, u32 child)
 {
     struct slot_key key = {w->turn->exchange->seq, w->turn->chunk};
-    u32 round = (u32)(w->turn->number / w->member->group->window);
-    w->version = slot_take(&w->lane->slot, round, key, child);
+    w->version = slot_take(&w->lane->slot, w->turn->place.round, key, child);
     if (w->version->arrived == 1ull << child)
         forget(w->kept);
 }
@@ -444,7 +438,7 @@ static enum verdict receive_up(struct device *d, struct member *m, const struct 
     case SLOT_TAKE:
         break;
     }
-    struct turn *t = group_find(m->group, m->plane, turn_number(m, p->lane, p->round));
+    struct turn *t = group_find(m->group, m->plane, (struct place){p->round, p->lane});
     if (!t || t->exchange->seq != p->seq || t->chunk != p->chunk)
         return DROP_KEY;
     struct work w = work_of(m, t, now);
@@ -471,7 +465,7 @@ static enum verdict receive_down(struct device *d, struct member *m, const struc
         return DROP_NODE;
     if (why)
         return why;
-    struct turn *t = group_find(m->group, m->plane, turn_number(m, p->lane, p->round));
+    struct turn *t = group_find(m->group, m->plane, (struct place){p->round, p->lane});
     if (!t)
         return DROP_KEY;
     struct work w = work_of(m, t, now);
@@ -512,8 +506,8 @@ enum verdict device_receive(struct device *d, const struct packet *p, const stru
 
 u64 device_arrived(const struct member *m, const struct turn *t)
 {
-    u32 lane = (u32)(t->number % m->group->window), round = (u32)(t->number / m->group->window);
-    const struct slot_version *v = &m->lane[lane].slot.version[round & 1];
+    u32 round = t->place.round;
+    const struct slot_version *v = &m->lane[t->place.lane].slot.version[round & 1];
     bool same = v->state != SLOT_IDLE && v->round == round && v->key.chunk == t->chunk &&
                 v->key.seq == t->exchange->seq;
     return same ? v->arrived : 0;

@@ -28,15 +28,15 @@ struct piece exchange_piece(const struct exchange *e, u32 chunk)
     return (struct piece){element, left < e->what.chunk ? (u32)left : e->what.chunk, owner};
 }
 
-static struct turn *place_of(struct group *g, u32 plane, u64 number)
+static struct turn *at_place(struct group *g, u32 plane, struct place place)
 {
-    return &g->plan[plane].ring[number % (2 * g->window)];
+    return &g->plan[plane].ring[(place.round & 1) * g->window + place.lane];
 }
 
-struct turn *group_find(struct group *g, u32 plane, u64 number)
+struct turn *group_find(struct group *g, u32 plane, struct place place)
 {
-    struct turn *t = place_of(g, plane, number);
-    return t->waiting && t->number == number ? t : NULL;
+    struct turn *t = at_place(g, plane, place);
+    return t->waiting && place_same(t->place, place) ? t : NULL;
 }
 
 /* Even chunks are plane 0's, odd ones plane 1's; a plane that is alone takes all, in order. */
@@ -55,20 +55,21 @@ static bool next_chunk(struct group *g, u32 plane, struct turn *out)
     return false;
 }
 
-struct turn *group_turn(struct group *g, u32 plane, u64 number)
+struct turn *group_turn(struct group *g, u32 plane, struct place place)
 {
     struct plan *plan = &g->plan[plane];
-    struct turn *t = group_find(g, plane, number);
-    if (t || number != plan->next || !plan->up || g->failed)
+    struct turn *t = group_find(g, plane, place);
+    if (t || !place_same(place, plan->next) || !plan->up || g->failed)
         return t;
-    t = place_of(g, plane, number);
+    t = at_place(g, plane, place);
     if (t->waiting) /* a worker is two rounds behind */
         return NULL;
     if (g->again_next < g->again_n)
         *t = g->again[g->again_next++];
     else if (!next_chunk(g, plane, t))
         return NULL;
-    t->number = plan->next++;
+    t->place = place;
+    plan->next = place_after(place, g->window);
     t->waiting = g->workers;
     return t;
 }
@@ -88,14 +89,14 @@ bool turn_done(struct turn *t, u32 worker, struct buffer *result)
 u32 group_leave_plane(struct group *g, u32 plane)
 {
     struct plan *plan = &g->plan[plane];
-    u32 n = 0, turns = 2 * g->window;
-    u64 oldest = plan->next > turns ? plan->next - turns : 0;
+    u32 n = 0;
+    struct place oldest = {plan->next.round - 2, plan->next.lane}; /* the ring from its oldest on */
     plan->up = false;
     g->again_n -= g->again_next;
     memmove(g->again, g->again + g->again_next, g->again_n * sizeof *g->again);
     g->again_next = 0;
-    for (u64 number = oldest; number < plan->next; number++) {
-        struct turn *t = group_find(g, plane, number);
+    for (struct place p = oldest; !place_same(p, plan->next); p = place_after(p, g->window)) {
+        struct turn *t = group_find(g, plane, p);
         if (!t)
             continue;
         struct turn *again = &g->again[g->again_n++];
@@ -116,8 +117,7 @@ u32 group_leave_plane(struct group *g, u32 plane)
 u32 group_use_plane(struct group *g, u32 plane)
 {
     struct plan *plan = &g->plan[plane];
-    u64 round = plan->next / g->window + 2;
-    plan->next = round * g->window;
+    plan->next = (struct place){plan->next.round + 2, 0};
     plan->up = true;
-    return (u32)round;
+    return plan->next.round;
 }

@@ -4,7 +4,8 @@
  * be done again after a plane has died.  What a station does in a turn belongs to host.c and
  * device.c.
  *
- * On each plane turns are numbered: turn n uses lane n mod window in round n div window. */
+ * The turns of a plane follow one another through the lanes, and when these have all been used,
+ * through the lanes in the next round. */
 #ifndef NICEMU_GROUP_H
 #define NICEMU_GROUP_H
 
@@ -38,8 +39,27 @@ struct piece {
     i32 owner; /* the worker whose elements are moved, or NO_OWNER */
 };
 
+/* Which turn of a plane. */
+struct place {
+    u32 round, lane;
+};
+
+static inline bool place_same(struct place a, struct place b)
+{
+    return a.round == b.round && a.lane == b.lane;
+}
+static inline bool place_before(struct place a, struct place b)
+{
+    return a.round < b.round || (a.round == b.round && a.lane < b.lane);
+}
+static inline struct place place_after(struct place p, u32 window)
+{
+    return p.lane + 1 < window ? (struct place){p.round, p.lane + 1}
+                               : (struct place){p.round + 1, 0};
+}
+
 struct turn {
-    u64 number;
+    struct place place;
     struct exchange *exchange;
     u32 chunk;
     u32 waiting; /* workers that do not have its result yet; 0: the turn is over */
@@ -53,7 +73,7 @@ struct turn {
 /* The turns of one plane. */
 struct plan {
     bool up;
-    u64 next; /* number of the next turn to be given */
+    struct place next; /* of the next turn to be given */
     struct turn *ring; /* 2 * window: workers are less than two rounds apart */
 };
 
@@ -73,10 +93,10 @@ struct group {
 };
 
 struct piece exchange_piece(const struct exchange *e, u32 chunk);
-/* The turn of that number; NULL when it is over or not given yet. */
-struct turn *group_find(struct group *g, u32 plane, u64 number);
-/* The turn of that number, given now if it is the next one; NULL when there is nothing to do. */
-struct turn *group_turn(struct group *g, u32 plane, u64 number);
+/* The turn at that place; NULL when it is over or not given yet. */
+struct turn *group_find(struct group *g, u32 plane, struct place place);
+/* The turn at that place, given now if it is the next one; NULL when there is nothing to do. */
+struct turn *group_turn(struct group *g, u32 plane, struct place place);
 /* A worker has the result; true when it was the last. */
 bool turn_done(struct turn *t, u32 worker, struct buffer *result);
 /* The plane is dead: collect its open turns, which group_turn gives anew on the other; how many.

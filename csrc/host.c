@@ -1,6 +1,8 @@
 /* host.c: see host.h. */
 #include "host.h"
 
+enum { CACHE_LINE = 64 };
+
 static struct message contribution(const struct worker *w, u32 plane, const struct turn *t)
 {
     const struct group *g = w->group;
@@ -16,8 +18,8 @@ static struct message contribution(const struct worker *w, u32 plane, const stru
                             .group = g->number,
                             .seq = t->exchange->seq,
                             .chunk = t->chunk,
-                            .round = (u32)(t->number / g->window),
-                            .lane = (u16)(t->number % g->window),
+                            .round = t->place.round,
+                            .lane = (u16)t->place.lane,
                             .child = (u16)w->as_child[plane],
                             .contributors = 1,
                             .count = gives ? (u16)piece.count : 0,
@@ -46,22 +48,23 @@ static void send(struct worker *w, u32 plane, const struct turn *t, u64 now)
         m.owner = copy;
         m.payload = copy->bytes;
     }
+    for (u32 i = 0; i < m.bytes; i += CACHE_LINE) /* the host's memory may as well begin now */
+        __builtin_prefetch(m.payload + i, 0, 2);
     w->outlet->send(w->outlet->fabric, w->host->up[plane], &m, now);
     buffer_release(copy);
 }
 
 static void send_plane(struct worker *w, u32 plane, u64 now)
 {
-    u32 window = w->group->window;
     for (;;) {
-        u64 number = w->next[plane];
-        struct wait *wait = &w->wait[plane][number % window];
-        struct turn *t = wait->busy ? NULL : group_turn(w->group, plane, number);
+        struct place place = w->next[plane];
+        struct wait *wait = &w->wait[plane][place.lane];
+        struct turn *t = wait->busy ? NULL : group_turn(w->group, plane, place);
         if (!t)
             return;
         *wait = (struct wait){
-            .busy = true, .number = number, .deadline = now + w->timeout, .patience = w->timeout};
-        w->next[plane]++;
+            .busy = true, .place = place, .deadline = now + w->timeout, .patience = w->timeout};
+        w->next[plane] = place_after(place, w->group->window);
         w->waiting++;
         send(w, plane, t, now);
     }
@@ -80,7 +83,7 @@ u64 worker_tick(struct worker *w, u64 now)
         for (u32 lane = 0; lane < w->group->window; lane++) {
             struct wait *wait = &w->wait[plane][lane];
             if (wait->busy && wait->deadline <= now) {
-                struct turn *t = group_find(w->group, plane, wait->number);
+                struct turn *t = group_find(w->group, plane, wait->place);
                 w->outlet->waits(w->outlet->fabric, w, plane, t, wait->resends);
                 if (!wait->busy) /* given up */
                     continue;
@@ -97,7 +100,7 @@ u64 worker_tick(struct worker *w, u64 now)
     return next;
 }
 
-void worker_leave_plane(struct worker *w, u32 plane, u64 next)
+void worker_leave_plane(struct worker *w, u32 plane, struct place next)
 {
     for (u32 lane = 0; lane < w->group->window; lane++) {
         w->waiting -= w->wait[plane][lane].busy;
@@ -123,10 +126,10 @@ static enum verdict accept(struct worker *w, u32 plane, const struct packet *p,
                            const struct frame *f)
 {
     struct wait *wait = &w->wait[plane][p->lane];
-    u64 number = (u64)p->round * w->group->window + p->lane;
-    if (!wait->busy || wait->number != number)
-        return number < w->next[plane] ? DROP_STALE : DROP_UNWANTED;
-    struct turn *t = group_find(w->group, plane, number);
+    struct place place = {p->round, p->lane};
+    if (!wait->busy || !place_same(wait->place, place))
+        return place_before(place, w->next[plane]) ? DROP_STALE : DROP_UNWANTED;
+    struct turn *t = group_find(w->group, plane, place);
     if (!t || p->seq != t->exchange->seq || p->chunk != t->chunk)
         return DROP_KEY;
     const nicemu_exchange *e = &t->exchange->what;

@@ -18,7 +18,7 @@ struct host {
 struct wait {
     bool busy;
     u32 resends;
-    u64 number; /* of the turn */
+    struct place place; /* of the turn */
     u64 deadline, patience; /* virtual time of the next resend, and from there to the one after */
 };
 
@@ -30,7 +30,7 @@ struct worker {
     struct buffers *buffers;
     u32 index; /* in the group */
     u32 as_child[PLANES]; /* which child of its device it is */
-    u64 next[PLANES]; /* number of the next turn to send */
+    struct place next[PLANES]; /* of the next turn to send */
     struct wait *wait[PLANES]; /* window of them */
     u64 timeout; /* picoseconds from the first sending to the first resend */
     bool copies; /* frames take a copy of the input: it may change while they are under way */
@@ -45,7 +45,7 @@ void worker_send(struct worker *w, u64 now);
 /* Resend what is overdue; the time of the next look, or 0 when nothing waits. */
 u64 worker_tick(struct worker *w, u64 now);
 /* Stop waiting for anything on a plane, and go on there with that turn. */
-void worker_leave_plane(struct worker *w, u32 plane, u64 next);
+void worker_leave_plane(struct worker *w, u32 plane, struct place next);
 /* A frame that has passed the wire's checks: what was done with it. */
 enum verdict host_receive(struct host *h, const struct packet *p, const struct frame *f, u64 now);
 

@@ -34,13 +34,12 @@ static u64 below(const struct link *l, u64 frame, u32 question, u64 n)
 
 void link_open(struct link *l, const nicemu_link_config *config, u64 seed, u32 direction)
 {
-    *l = (struct link){.config = *config, .key = mix(mix(seed) + direction)};
-}
-
-bool link_clean(const struct link *l)
-{
-    const nicemu_link_config *c = &l->config;
-    return !(c->loss | c->duplicate | c->reorder | c->corrupt | c->jitter);
+    const nicemu_link_config *c = config;
+    *l = (struct link){
+        .config = *c,
+        .clean = !(c->loss | c->duplicate | c->reorder | c->corrupt | c->jitter),
+        .key = mix(mix(seed) + direction),
+    };
 }
 
 static void add_copy(struct link *l, u64 frame, struct fate *f)
@@ -66,7 +65,7 @@ struct fate link_send(struct link *l)
         l->counters.cut++;
         return f;
     }
-    if (link_clean(l)) {
+    if (l->clean) {
         f.copies = 1;
         f.delay[0] = l->config.delay;
         return f;

@@ -11,6 +11,7 @@
 
 struct link {
     nicemu_link_config config;
+    bool clean; /* nothing here ever changes, delays or repeats a frame */
     u64 key; /* of the seed and the direction */
     u64 frames; /* offered so far; the low 24 bits are the next PSN */
     u32 downs; /* odd: the link is down.  A frame whose number differs at its end was cut off */
@@ -26,8 +27,6 @@ struct fate {
 };
 
 void link_open(struct link *l, const nicemu_link_config *config, u64 seed, u32 direction);
-/* Does nothing here ever change, delay or repeat a frame? */
-bool link_clean(const struct link *l);
 /* The fate of the next frame; counted. */
 struct fate link_send(struct link *l);
 /* A copy has reached the end: true when the link did not go down under way; counted. */

@@ -367,7 +367,7 @@ static bool may_change(const struct nicemu_fabric *f)
 {
     bool may = f->config.icrc;
     for (u32 i = 0; i < f->cables; i++)
-        may |= !link_clean(&f->cable[i]->direction[0]);
+        may |= !f->cable[i]->direction[0].clean;
     return may;
 }
 
@@ -555,8 +555,8 @@ static void mark_missing(const struct nicemu_fabric *f, const struct member *m,
 static void mark_waiting(const struct party *p, u32 plane, const struct turn *t, u64 *workers)
 {
     for (u32 i = 0; i < p->group.workers; i++) {
-        const struct wait *wait = &p->worker[i].wait[plane][t->number % p->group.window];
-        if (wait->busy && wait->number == t->number)
+        const struct wait *wait = &p->worker[i].wait[plane][t->place.lane];
+        if (wait->busy && place_same(wait->place, t->place))
             mark(workers, i);
     }
 }
@@ -700,7 +700,7 @@ static u64 hash_worker(u64 h, const struct worker *w)
         h = hash(h, &w->next[plane], sizeof w->next[plane]);
         for (u32 i = 0; i < w->group->window; i++) {
             const struct wait *wait = &w->wait[plane][i];
-            u64 fields[] = {wait->busy, wait->number, wait->resends};
+            u64 fields[] = {wait->busy, wait->place.round, wait->place.lane, wait->resends};
             h = hash(h, fields, sizeof fields);
         }
     }

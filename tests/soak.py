@@ -40,7 +40,10 @@ def soak(seed: int) -> Counter[str]:
     )
     c = run.fabric.counters()
     names = ("sent", "lost", "cut", "duplicated", "reordered", "corrupted", "resent", "events")
-    return Counter({name: getattr(c, name) for name in names})
+    found = Counter({name: getattr(c, name) for name in names})
+    found["planes left"] = len(fabric.replays())
+    found["chunks begun again"] = sum(r.chunks for r in fabric.replays())
+    return found
 
 
 def main() -> int:
