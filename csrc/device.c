@@ -476,7 +476,7 @@ static enum verdict receive_down(struct device *d, struct member *m, const struc
         p->type != e->result_type || p->contributors != m->group->workers)
         return DROP_SHAPE;
     struct buffer *b = f->owner ? buffer_hold(f->owner) : buffer_take(d->buffers);
-    if (!f->owner)
+    if (!f->owner && f->payload_bytes) /* else there may be no payload to point to */
         memcpy(b->bytes, f->payload, f->payload_bytes);
     w.kept->down = (struct message){.packet = *p,
                                     .payload = f->owner ? f->payload : b->bytes,
