@@ -578,8 +578,10 @@ class Communicator:
             if not error.missing:
                 raise
             raws = ticket.partials().values()
+            names = ", ".join(f"rank{worker}" for worker in error.missing)
             raise WorkerLostError(
-                str(error),
+                f"{call.record.name}: nothing comes from {names}: go on in a communicator of the "
+                "others, or over links that lose less",
                 missing=tuple(group.ranks.index(worker) for worker in error.missing),
                 partials=gather(piece for raw in raws for piece in _pieces(group, raw)),
             ) from error
