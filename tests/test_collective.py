@@ -405,7 +405,7 @@ def test_the_program_of_the_readme(capsys: pytest.CaptureFixture[str]) -> None:
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("page", ["collectives", "partials"])
+@pytest.mark.parametrize("page", ["collectives", "fabric", "partials"])
 def test_the_programs_of_the_guide(page: str) -> None:
     text = (Path(nicemu.__file__).parent / "guide" / f"{page}.md").read_text()
     blocks = re.findall(r"```python\n(.*?)```", text, re.S)
