@@ -19,7 +19,13 @@ import numpy as np
 from nicemu.algorithms import ALGORITHMS, Hosts, Piece, Pieces
 from nicemu.builtin import kernel
 from nicemu.dtypes import format_of
-from nicemu.errors import ArgumentError, CollectiveError, WorkerLostError
+from nicemu.errors import (
+    ArgumentError,
+    CollectiveError,
+    FaultError,
+    ImageError,
+    WorkerLostError,
+)
 from nicemu.fabric import Exchange, Fabric, FabricCounters, Group, RawPartial, Ticket
 from nicemu.image import Context, KernelImage
 from nicemu.numerics import Report, report
@@ -318,6 +324,7 @@ class Communicator:
         *,
         algorithm: str = "auto",
         window: int = 16,
+        job: int = 0,
     ) -> None:
         """Make a communicator of workers of a fabric.
 
@@ -329,6 +336,7 @@ class Communicator:
             algorithm: of calls that name none: "in-network", "ring", "halving-doubling", or "auto":
                 in-network where the fabric has a switch (a device above devices), else ring.
             window: chunks that a rank may have in flight in the network.
+            job: 0..65535; jobs share devices and never meet.
 
         Raises:
             ArgumentError: an argument is out of range.
@@ -336,8 +344,8 @@ class Communicator:
         """
         self.fabric = fabric if isinstance(fabric, Fabric) else Fabric(fabric)
         self._workers = range(self.fabric.ranks) if ranks is None else tuple(ranks)
-        self._window = window
-        self._group = self.fabric.group(self._workers, window=window)
+        self._slots = {"window": window, "job": job}
+        self._group = self.fabric.group(self._workers, **self._slots)
         self.ranks = len(self._group.ranks)
         self._hosts = Hosts(self.fabric.machine, simd=self.fabric.simd)
         self._algorithm = self._checked_algorithm(algorithm)
@@ -554,7 +562,7 @@ class Communicator:
         """Frames are under way when this returns; the rest is for the handle to drive."""
         if self._group.failed:
             self._group.close()
-            self._group = self.fabric.group(self._workers, window=self._window)
+            self._group = self.fabric.group(self._workers, **self._slots)
         before, begin = self.fabric.counters(), self.fabric.now
         exchange = Exchange(
             image=call.image,
@@ -578,9 +586,9 @@ class Communicator:
             if not error.missing:
                 raise
             raws = ticket.partials().values()
-            names = ", ".join(f"rank{worker}" for worker in error.missing)
+            lost = ", ".join(f"rank{worker}" for worker in error.missing)
             raise WorkerLostError(
-                f"{call.record.name}: nothing comes from {names}: go on in a communicator of the "
+                f"{call.record.name}: nothing comes from {lost}: go on in a communicator of the "
                 "others, or over links that lose less",
                 missing=tuple(group.ranks.index(worker) for worker in error.missing),
                 partials=gather(piece for raw in raws for piece in _pieces(group, raw)),
@@ -606,7 +614,13 @@ class Communicator:
             nonlocal sent
             sent += sum(piece.values.nbytes for piece in pieces if piece.rank != rank)
             assert call.image is not None
-            return self._hosts.merge(call.image, call.context, self.fabric.mtu, rank, pieces, last)
+            try:
+                return self._hosts.merge(
+                    call.image, call.context, self.fabric.mtu, rank, pieces, last
+                )
+            except (FaultError, ImageError) as error:
+                fault = error.fault if isinstance(error, FaultError) else None
+                raise CollectiveError(f"rank{rank}: {error}", fault=fault) from error
 
         if call.image is None:
             pieces = [

@@ -195,11 +195,32 @@ def test_an_op_of_ones_own() -> None:
     for algorithm in ("in-network", "ring"):
         handle = world.start("allreduce", arrays, fails, algorithm=algorithm)
         for _ in range(2):
-            with pytest.raises(nicemu.NicemuError, match="returned status 1"):
+            with pytest.raises(nicemu.CollectiveError, match="returned status 1"):
                 handle.wait()
         assert handle.done
         got = world.allreduce(arrays, sum_, algorithm=algorithm)  # others go on
         assert np.all(same_on_all(got.values) == 2)
+
+
+@by_algorithm
+def test_a_handler_that_traps(algorithm: str) -> None:
+    """Its core, its cause and its pc come with the error."""
+    traps = dataclasses.replace(failing("float16"), code=image([0x00100073]))  # ebreak
+    with pytest.raises(nicemu.CollectiveError, match="breakpoint") as error:
+        Communicator(3).allreduce(normal(3, 9, "float16"), traps, algorithm=algorithm)
+    assert error.value.fault is not None and error.value.fault.cause == 3
+
+
+def test_two_jobs_on_the_same_devices() -> None:
+    """Their frames mix; their sums do not."""
+    fabric = Fabric(6, loss=0.1, reorder=0.2)
+    jobs = [Communicator(fabric, job=job, window=4) for job in (1, 2)]
+    arrays = [[x * np.float16(job + 1) for x in normal(6, 900, "float16")] for job in range(2)]
+    handles = [job.start("allreduce", given) for job, given in zip(jobs, arrays, strict=True)]
+    for handle, given in zip(reversed(handles), reversed(arrays), strict=True):
+        result = handle.wait()
+        tree = reduce_tree("sum", "float16", result.order, given)
+        assert np.array_equal(same_on_all(result.values).view(np.uint16), tree.result)
 
 
 def failing(element: str) -> nicemu.KernelImage:
