@@ -1,0 +1,376 @@
+"""``python -m tests.mutations``: the code is broken on purpose, and the named test must fail.
+
+Each row of MUTATIONS changes one place of one source file in a scratch copy of the tree; what was
+compiled from the file is compiled again, and the row's test is run there.  A mutation survives when
+the test passes, and so does one that does not build, or whose test does not end or is not found:
+the exit status is then 1.  Before all that the tests must pass on the copy as it is.
+
+Owns: the table and the command.  The tests belong to the files that they are in.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+#: What the scratch copy consists of.
+PARTS = ("csrc", "nicemu", "tests", "pyproject.toml", "setup.py")
+TEST_SECONDS = 300
+
+
+class Mutation(NamedTuple):
+    """`before`, which is in the file once, becomes `after`; `test` (a pytest node) must fail."""
+
+    invariant: int  # of the protocol; 0: none of them
+    what: str  # the mistake, in words
+    file: str
+    before: str
+    after: str
+    test: str
+
+
+MUTATIONS: tuple[Mutation, ...] = (
+    # ---- the invariants ----
+    Mutation(
+        1,
+        "whoever has arrived may arrive again",
+        "csrc/slot.c",
+        "if (!(v->arrived >> child & 1))",
+        "if (v->state == SLOT_GATHERING || !(v->arrived >> child & 1))",
+        "tests/test_slot.py::test_invariant_1_each_contribution_is_added_exactly_once",
+    ),
+    Mutation(
+        1,
+        "of a call's payloads only the first counts as merged",
+        "csrc/device.c",
+        "w->version->merged |= (k == 64 ? ~0ull : (1ull << k) - 1) << child;",
+        "w->version->merged |= 1ull << child;",
+        "tests/test_slot.py::test_invariant_1_each_contribution_is_added_exactly_once",
+    ),
+    Mutation(
+        2,
+        "some contributors are enough for a result",
+        "csrc/slot.h",
+        "return v->merged == s->expected;",
+        "return v->arrived != 0;",
+        "tests/test_slot.py::test_invariant_2_a_result_leaves_only_when_all_have_contributed",
+    ),
+    Mutation(
+        2,
+        "a late duplicate is merged into the result",
+        "csrc/slot.c",
+        "if (!(v->arrived >> child & 1))",
+        "if (v->state == SLOT_RESULT || !(v->arrived >> child & 1))",
+        "tests/test_slot.py::test_invariant_2_a_result_never_changes",
+    ),
+    Mutation(
+        3,
+        "a version is reused before the round between has its result",
+        "csrc/slot.c",
+        "return last->state == SLOT_RESULT && round == last->round + 1;",
+        "return round == last->round + 1;",
+        "tests/test_slot.py::test_invariant_3_a_version_is_reused_only_when_all_have_its_result",
+    ),
+    Mutation(
+        4,
+        "a worker takes any result for the one it waits for",
+        "csrc/host.c",
+        "if (!wait->busy || !place_same(wait->place, place))",
+        "if (!wait->busy)",
+        "tests/test_fabric.py::test_invariant_4_all_ranks_get_identical_bytes",
+    ),
+    Mutation(
+        5,
+        "rounds are not compared on the way up",
+        "csrc/slot.c",
+        "round < s->first : round < v->round)\n        return SLOT_REFUSE;",
+        "false : false)\n        return SLOT_REFUSE;",
+        "tests/test_slot.py::test_invariant_5_a_stale_packet_changes_no_state",
+    ),
+    Mutation(
+        6,
+        "nobody looks at the number of contributors",
+        "csrc/device.c",
+        "p->contributors == m->child[p->child].workers;",
+        "p->contributors;",
+        "tests/test_slot.py::test_invariant_6_in_other_ways",
+    ),
+    Mutation(
+        6,
+        "a device takes frames that are for others",
+        "csrc/device.c",
+        "if (p->dst != d->node)",
+        "if (!p->dst)",
+        "tests/test_slot.py::test_invariant_6_a_malformed_packet_changes_only_its_counter",
+    ),
+    Mutation(
+        7,
+        "children are merged as they arrive",
+        "csrc/slot.c",
+        "return waiting & before_gap;",
+        "return before_gap ? waiting : 0;",
+        "tests/test_fabric_machine.py::test_invariant_7_wide_devices_merge_in_child_order",
+    ),
+    Mutation(
+        8,
+        "an error does not say who is missing",
+        "csrc/party.c",
+        "mark_missing(f, p->root[plane], t, news.workers);",
+        "",
+        "tests/test_fabric.py::test_invariant_8_without_any_link_there_is_an_error",
+    ),
+    Mutation(
+        8,
+        "a result is not sent again",
+        "csrc/device.c",
+        "send_down(d, m, kept, p->child, now);",
+        "",
+        "tests/test_fabric_machine.py::test_invariant_8_the_loss_of_any_one_frame_is_made_good",
+    ),
+    Mutation(
+        8,
+        "a partial sum is not sent again",
+        "csrc/device.c",
+        "send_up(d, m, kept, now);",
+        "",
+        "tests/test_fabric_machine.py::test_invariant_8_the_loss_of_any_one_frame_is_made_good",
+    ),
+    # ---- slots, devices, links, planes ----
+    Mutation(
+        0,
+        "a device's last child is merged first",
+        "csrc/device.c",
+        "u32 child = (u32)__builtin_ctzll(ready);",
+        "u32 child = 63 - (u32)__builtin_clzll(ready);",
+        "tests/test_slot.py::test_children_are_merged_in_order_whatever_arrives_first",
+    ),
+    Mutation(
+        0,
+        "a plane that is back goes on with what it had",
+        "csrc/party.c",
+        "device_restart(p->member[i], first);",
+        "(void)first;",
+        "tests/test_fabric.py::test_a_plane_dies_and_comes_back",
+    ),
+    Mutation(
+        0,
+        "what a dead plane had begun is not begun again",
+        "csrc/group.c",
+        "if (g->again_next < g->again_n)",
+        "if (false)",
+        "tests/test_fabric.py::test_a_plane_dies_and_comes_back",
+    ),
+    Mutation(
+        0,
+        "a result goes to the first child only, until others ask",
+        "csrc/device.c",
+        "for (u32 c = 0; c < m->children; c++)\n        send_down(",
+        "for (u32 c = 0; c < 1; c++)\n        send_down(",
+        "tests/test_fabric_machine.py::test_slots_and_trees_do_what_the_reference_does",
+    ),
+    Mutation(
+        0,
+        "frames under way share memory that a result may overwrite",
+        "csrc/party.c",
+        "p->worker[i].copies = copies;",
+        "p->worker[i].copies = false;",
+        "tests/test_soak.py::test_bad_links_change_no_bit",
+    ),
+    # ---- the wire ----
+    Mutation(
+        0,
+        "a length is believed before it is checked",
+        "csrc/packet.c",
+        "if (n < HEAD_BYTES + ICRC_BYTES)",
+        "if (n < HEAD_BYTES)",
+        "tests/test_packet.py::test_each_check",
+    ),
+    Mutation(
+        0,
+        "any opcode is taken",
+        "csrc/packet.c",
+        "if (h[BTH_OPCODE] != UC_SEND_ONLY)",
+        "if (false)",
+        "tests/test_packet.py::test_each_check",
+    ),
+    Mutation(
+        0,
+        "a payload may be longer than its count says",
+        "csrc/packet.c",
+        "if (count * size != payload_bytes)",
+        "if (count * size > payload_bytes)",
+        "tests/test_packet.py::test_each_check",
+    ),
+    Mutation(
+        0,
+        "the ICRC is not compared",
+        "csrc/packet.c",
+        "if (check_icrc && !(f->has_icrc && f->icrc == packet_icrc(f)))",
+        "if (check_icrc && !f->has_icrc)",
+        "tests/test_packet.py::test_any_flipped_bit_is_seen",
+    ),
+    Mutation(
+        0,
+        "the ICRC depends on what routers change",
+        "csrc/packet.c",
+        "head[IP_TTL - IP_VERSION] = 0xff;",
+        "",
+        "tests/test_packet.py::test_fields_that_are_not_looked_at",
+    ),
+    Mutation(
+        0,
+        "the PSN has 16 bits",
+        "csrc/packet.c",
+        ".psn = get24(h + BTH_PSN),",
+        ".psn = get16(h + BTH_PSN + 1),",
+        "tests/test_packet.py::test_round_trip",
+    ),
+)
+
+
+class BuildError(Exception):
+    """What the compiler said."""
+
+
+class Build:
+    """A copy of the tree whose extension is built object by object, without setuptools.
+
+    The compiler says which files each object depends on, so that a mutation compiles only what its
+    file is part of."""
+
+    def __init__(self, where: Path) -> None:
+        self.tree = where / "tree"
+        self.objects = where / "objects"
+        self.objects.mkdir()
+        for part in PARTS:
+            if (ROOT / part).is_dir():
+                built = shutil.ignore_patterns("__pycache__", "*.so", ".hypothesis")
+                shutil.copytree(ROOT / part, self.tree / part, ignore=built)
+            else:
+                shutil.copy(ROOT / part, self.tree / part)
+        generate = (
+            "import sys; sys.path.insert(0, 'csrc'); from ffi import ffi, flags; "
+            "ffi.emit_c_code('csrc/_nicemu.c'); print(*flags())"
+        )
+        printed = self._run(sys.executable, "-c", generate)
+        self.flags = shlex.split(printed.splitlines()[-1])  # behind what cffi has to say
+        self.compiler = shlex.split(os.environ.get("CC", "cc"))
+        self.compile(sorted(path.stem for path in (self.tree / "csrc").glob("*.c")))
+        self.link()
+
+    def _run(self, *command: str) -> str:
+        done = subprocess.run(command, cwd=self.tree, capture_output=True, text=True)
+        if done.returncode:
+            raise BuildError(done.stderr.strip())
+        return done.stdout
+
+    def compile(self, names: Sequence[str]) -> None:
+        """Compile csrc/NAME.c for each name."""
+        include = ("-Icsrc", f"-I{sysconfig.get_path('include')}", "-DPy_LIMITED_API=0x030B0000")
+        for name in names:
+            files = ("-c", f"csrc/{name}.c", "-o", str(self.objects / f"{name}.o"))
+            self._run(*self.compiler, *self.flags, "-w", "-fPIC", "-MMD", *include, *files)
+
+    def link(self) -> None:
+        """Make the extension of the objects."""
+        objects = sorted(map(str, self.objects.glob("*.o")))
+        flags = shlex.split(os.environ.get("NICEMU_LDFLAGS", ""))
+        out = str(self.tree / "nicemu" / "_nicemu.abi3.so")
+        self._run(*self.compiler, "-shared", *objects, *flags, "-o", out)
+
+    def users(self, file: str) -> list[str]:
+        """Names of the C files that a file is part of."""
+        depends = {path.stem: path.read_text().split() for path in self.objects.glob("*.d")}
+        return sorted(name for name, files in depends.items() if file in files)
+
+    @contextmanager
+    def mutated(self, mutation: Mutation) -> Iterator[None]:
+        """The tree with a mutation in it, built; afterwards as before."""
+        path = self.tree / mutation.file
+        text = path.read_text()
+        users = self.users(mutation.file)
+        kept = {self.objects / f"{name}.o": b"" for name in users}
+        kept |= {out: out.read_bytes() for out in kept}
+        try:
+            path.write_text(text.replace(mutation.before, mutation.after))
+            if users:
+                self.compile(users)
+                self.link()
+            yield
+        finally:
+            path.write_text(text)
+            for out, content in kept.items():
+                out.write_bytes(content)
+            if users:
+                self.link()
+
+    def test(self, *nodes: str) -> tuple[int, str]:
+        """Run tests in the tree: pytest's exit status, and its last line."""
+        done = subprocess.run(
+            (sys.executable, "-m", "pytest", "-x", "-p", "no:cacheprovider", *nodes),
+            cwd=self.tree,
+            env={**os.environ, "PYTHONPATH": str(self.tree), "PYTHONDONTWRITEBYTECODE": "1"},
+            capture_output=True,
+            text=True,
+            timeout=TEST_SECONDS,
+        )
+        return done.returncode, (done.stdout.strip() or done.stderr.strip()).splitlines()[-1]
+
+
+def judge(build: Build, mutation: Mutation) -> tuple[bool, str]:
+    """Is the mutation found, and what happened?"""
+    try:
+        with build.mutated(mutation):
+            status, last = build.test(mutation.test)
+    except BuildError as e:
+        return False, f"does not build: {str(e).splitlines()[0]}"
+    except subprocess.TimeoutExpired:
+        return False, f"no end in {TEST_SECONDS} s"
+    if status == pytest.ExitCode.TESTS_FAILED or status < 0:  # < 0: killed by a signal
+        return True, "found" if status > 0 else "found: it crashes"
+    return False, "survives" if status == pytest.ExitCode.OK else f"pytest: {last}"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Returns 0; 1 when a mutation is not found, or a test fails without one."""
+    parser = argparse.ArgumentParser("python -m tests.mutations", description=__doc__)
+    parser.add_argument("words", nargs="*", help="only mutations whose row has all these words")
+    options = parser.parse_args(arguments)
+    chosen = [m for m in MUTATIONS if all(word in " ".join(map(str, m)) for word in options.words)]
+    if not chosen:
+        parser.error(f"{' '.join(options.words)}: no mutation has these words")
+    start = time.monotonic()
+    with tempfile.TemporaryDirectory() as scratch:
+        build = Build(Path(scratch))
+        status, last = build.test(*dict.fromkeys(m.test for m in chosen))
+        print(f"built in {time.monotonic() - start:.0f} s; as it is: {last}", flush=True)
+        if status:
+            return 1
+        survivors = 0
+        print(f"{'invariant':9}  {'file':18}  {'mistake':50}  {'test':52}  {'s':>3}  outcome")
+        for m in chosen:
+            begin = time.monotonic()
+            found, how = judge(build, m)
+            survivors += not found
+            cells = f"{m.invariant or '-':9}  {m.file:18}  {m.what:50}  {m.test.split('::')[1]:52}"
+            print(f"{cells}  {time.monotonic() - begin:3.0f}  {how}", flush=True)
+    print(f"{len(chosen)} mutations, {survivors} survive, {time.monotonic() - start:.0f} s")
+    return int(survivors > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
