@@ -475,13 +475,13 @@ static enum verdict receive_down(struct device *d, struct member *m, const struc
     if (p->child != m->as_child || p->count != count || p->flags != flags ||
         p->type != e->result_type || p->contributors != m->group->workers)
         return DROP_SHAPE;
-    struct buffer *b = f->owner ? buffer_hold(f->owner) : buffer_take(d->buffers);
-    if (!f->owner && f->payload_bytes) /* else there may be no payload to point to */
-        memcpy(b->bytes, f->payload, f->payload_bytes);
-    w.kept->down = (struct message){.packet = *p,
-                                    .payload = f->owner ? f->payload : b->bytes,
-                                    .bytes = f->payload_bytes,
-                                    .owner = b};
+    w.kept->down = (struct message){.packet = *p, .payload = f->payload, .bytes = f->payload_bytes};
+    if (f->owner) {
+        w.kept->down.owner = buffer_hold(f->owner);
+    } else if (f->payload_bytes) { /* not from one of this fabric's links */
+        w.kept->down.owner = copy_of(&w, f->payload, f->payload_bytes);
+        w.kept->down.payload = w.kept->down.owner->bytes;
+    }
     w.version->state = SLOT_RESULT;
     send_down_all(d, m, w.kept, now);
     return ACCEPTED;
