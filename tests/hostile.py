@@ -1,10 +1,10 @@
 """Hostile frames for devices and workers: ``python -m tests.hostile --frames 10000000``.
 
-Frames are noise, or good ones that are cut, lengthened, and changed in some bytes; half of them get
-a right ICRC afterwards, so that the checks behind it are reached.  They arrive at devices and workers
-whose slots are in every state.  What is dropped may change nothing but its counter: a digest of all
-slots, lanes and scratchpads says so.  What is accepted without a change was a duplicate; the only
-arrivals that may change anything are those that are still missing.
+Frames are noise, or good ones that are cut, lengthened and changed in some bytes; half of them get
+a right ICRC afterwards, so that the checks behind it are reached.  They arrive where slots are in
+every state.  What is dropped may change nothing but its counter: a digest of all slots, lanes and
+scratchpads says so.  What is accepted without a change was a duplicate; the only arrivals that may
+change anything are those that are still missing.
 """
 
 from __future__ import annotations
