@@ -730,6 +730,8 @@ def _staged(
     It cannot where an array is not contiguous, or lies over inputs other than element by element.
     """
     outputs = []
+    starts = np.array([x.ctypes.data for x in inputs])
+    stops = starts + np.array([x.nbytes for x in inputs])
     for rank, (array, stretch) in enumerate(zip(values, takes, strict=True)):
         if array is None:
             outputs.append(np.empty(0, np.uint8))
@@ -739,8 +741,9 @@ def _staged(
             own = inputs[rank]
             at = own.ctypes.data + (stretch.start - gives[rank].start) * own.itemsize
             in_place = flat.ctypes.data == at and flat.itemsize == own.itemsize
-            lies_over = [i for i, x in enumerate(inputs) if np.may_share_memory(flat, x)]
-            if lies_over not in ([], [rank] if in_place else []):
+            begin = flat.ctypes.data
+            lies_over = np.flatnonzero((starts < begin + flat.nbytes) & (begin < stops))
+            if lies_over.tolist() not in ([], [rank] if in_place else []):
                 flat = None
         outputs.append(np.empty(array.size, array.dtype) if flat is None else flat)
     return outputs
