@@ -490,15 +490,6 @@ const uint8_t *nicemu_fabric_captured(nicemu_fabric *f, size_t *n)
     return f->captured;
 }
 
-int nicemu_node_counters_get(const nicemu_fabric *f, uint32_t node, nicemu_node_counters *out)
-{
-    if (!node || node > f->nodes)
-        return NICEMU_EINVAL;
-    const struct node *n = f->node[node];
-    *out = n->host ? n->host->counters : n->device->counters;
-    return NICEMU_OK;
-}
-
 int nicemu_link_counters_get(const nicemu_fabric *f, uint32_t link, uint32_t direction,
                              nicemu_link_counters *out)
 {
@@ -506,6 +497,31 @@ int nicemu_link_counters_get(const nicemu_fabric *f, uint32_t link, uint32_t dir
         return NICEMU_EINVAL;
     *out = f->cable[link]->direction[direction].counters;
     return NICEMU_OK;
+}
+
+/* Counters are structs of u64 only. */
+static void add_counters(void *sum, const void *one, size_t bytes)
+{
+    u64 *to = sum;
+    const u64 *from = one;
+    for (size_t i = 0; i < bytes / sizeof *to; i++)
+        to[i] += from[i];
+}
+
+void nicemu_fabric_totals(const nicemu_fabric *f, nicemu_node_counters *nodes,
+                          nicemu_link_counters *links)
+{
+    *nodes = (nicemu_node_counters){0};
+    *links = (nicemu_link_counters){0};
+    for (u32 i = 1; i <= f->nodes; i++) {
+        const struct node *n = f->node[i];
+        const nicemu_node_counters *one = n->host ? &n->host->counters : &n->device->counters;
+        add_counters(nodes, one, sizeof *one);
+    }
+    for (u32 i = 0; i < 2 * f->cables; i++) {
+        const nicemu_link_counters *one = &f->cable[i / 2]->direction[i % 2].counters;
+        add_counters(links, one, sizeof *one);
+    }
 }
 
 int nicemu_replay_get(const nicemu_fabric *f, uint32_t i, nicemu_replay *out)

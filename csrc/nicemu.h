@@ -394,10 +394,12 @@ void nicemu_fabric_capture(nicemu_fabric *fabric, int on);
  * next call of any function but this object's getters. */
 const uint8_t *nicemu_fabric_captured(nicemu_fabric *fabric, size_t *n);
 
-int nicemu_node_counters_get(const nicemu_fabric *fabric, uint32_t node, nicemu_node_counters *out);
 /* Direction 0 is up. */
 int nicemu_link_counters_get(const nicemu_fabric *fabric, uint32_t link, uint32_t direction,
                              nicemu_link_counters *out);
+/* The sums of all nodes' counters, and of all links' in both directions. */
+void nicemu_fabric_totals(const nicemu_fabric *fabric, nicemu_node_counters *nodes,
+                          nicemu_link_counters *links);
 /* Row i, or EINVAL past the last. */
 int nicemu_replay_get(const nicemu_fabric *fabric, uint32_t i, nicemu_replay *out);
 

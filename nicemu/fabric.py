@@ -53,6 +53,7 @@ FOREVER = 2**64 - 1
 SLICE = 50_000  # events between two looks at Ctrl-C
 ONE = 1 << 32  # a probability of 1
 MAX_RESENDS = 64
+NODE_COUNTERS = ("accepted", "damaged", "resent", "repeated", "calls")
 MAX_IN_FLIGHT: int = lib.NICEMU_MAX_EXCHANGES  # of a group
 MAX_GROUPS: int = lib.NICEMU_MAX_GROUPS
 MAX_WINDOW: int = lib.NICEMU_MAX_WINDOW
@@ -559,7 +560,6 @@ class Fabric:
         self._levels = self._tree.devices()
         for plane in range(self.planes):
             self._build(plane, self.machine, self.simd, ffi.new("nicemu_link_config *", link))
-        self._nodes = [*self._hosts, *(d.node for d in self.devices.values())]
         self._names, self.order = self._paths(tuple(range(self.ranks)))
         self._capture = Capture(capture) if capture is not None else None
         if self._capture is not None:
@@ -999,23 +999,15 @@ class Fabric:
 
     def counters(self) -> FabricCounters:
         """What has happened until now."""
+        node, link = ffi.new("nicemu_node_counters *"), ffi.new("nicemu_link_counters *")
         with self._lock:
-            node = ffi.new("nicemu_node_counters *")
-            nodes = dict.fromkeys(("accepted", "damaged", "resent", "repeated", "calls"), 0)
-            dropped = [0] * (len(drops()) + 1)
-            for number in self._nodes:
-                _core.call("node", lib.nicemu_node_counters_get, self._fabric, number, node)
-                for name in nodes:
-                    nodes[name] += int(getattr(node, name))
-                for i in range(len(dropped)):
-                    dropped[i] += int(node.drops[i])
-            links = [one.counters(up) for one in self._links.values() for up in (True, False)]
+            lib.nicemu_fabric_totals(self._fabric, node, link)
             return FabricCounters(
-                **nodes,
-                **{
-                    f.name: sum(getattr(one, f.name) for one in links) for f in fields(LinkCounters)
+                **{row.name: int(getattr(link, row.name)) for row in fields(LinkCounters)},
+                **{name: int(getattr(node, name)) for name in NODE_COUNTERS},
+                drops={
+                    drop.name: n for i, drop in enumerate(drops(), 1) if (n := int(node.drops[i]))
                 },
-                drops={d.name: n for d, n in zip(drops(), dropped[1:], strict=True) if n},
                 under_way=int(lib.nicemu_fabric_under_way(self._fabric)),
                 injected=self._injected,
                 events=int(lib.nicemu_fabric_events(self._fabric)),

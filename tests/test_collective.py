@@ -468,6 +468,9 @@ def test_frames_and_time_of_one_collective() -> None:
     total = faults.counters()
     assert total.sent == sent
     assert total.delivered == total.accepted + sum(total.drops.values())
+    links = [one.counters(up) for one in faults.links() for up in (True, False)]
+    for name in ("sent", "lost", "duplicated", "reordered", "corrupted", "delivered"):
+        assert getattr(total, name) == sum(getattr(one, name) for one in links)
     assert clean.frames is not None and clean.frames.lost == clean.frames.resent == 0
 
 
