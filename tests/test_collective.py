@@ -16,7 +16,9 @@ from nicemu import ArgumentError, Communicator, Fabric, Partial, WorkerLostError
 from nicemu.algorithms import ALGORITHMS
 from nicemu.collective import COLLECTIVES
 from nicemu.dtypes import format_of
-from nicemu.reference.error import errors
+from nicemu.partials import Share
+from nicemu.reference.error import Errors, errors
+from nicemu.reference.tree import Path as TreePath
 from nicemu.reference.tree import devices, leaves, reduce_tree
 from tests.encode import image
 from tests.test_reference_streams import ROWS
@@ -372,6 +374,47 @@ def test_report_says_where_precision_went(preset: str) -> None:
     else:
         assert min(made) > 0.05
     assert "made here" in str(report) and "<table>" in report._repr_html_()
+
+
+@by_algorithm
+@pytest.mark.parametrize("op", ["sum", "avg", "prod", "max"])
+def test_report_by_hand(op: str, algorithm: str) -> None:
+    """Level by level: what devices got and what they made of it, by the names in the result."""
+    arrays = normal(6, 90)
+    result = Communicator(6).allreduce(
+        arrays, op, preset="per-hop", partials=True, algorithm=algorithm
+    )
+    report = result.numerics(arrays)
+    step, divisor = ("sum", 6) if op == "avg" else (op, 1)
+    depths = {len(path) for share in result.shares for path in share.names}
+    for level, depth in zip(report.levels, sorted(depths, reverse=True), strict=True):
+        made, total = Errors(), Errors()
+        for share in result.shares:
+            part = slice(share.elements.start, share.elements.stop)
+
+            def values(path: TreePath, share: Share = share, part: slice = part) -> Array:
+                if not path:
+                    return same_on_all(result.values)[part]
+                held = result.partials[share.names[path]]
+                start = held.ranges[0].start
+                return held.values[part.start - start : part.stop - start]
+
+            for path, node in devices(share.order):
+                if len(path) == depth:
+                    got = [
+                        arrays[child][part] if isinstance(child, int) else values((*path, i))
+                        for i, child in enumerate(node)
+                    ]
+                    workers = [arrays[rank][part] for rank in leaves(node)]
+                    how = (op, divisor) if not path else (step, 1)
+                    made += errors(how[0], got, values(path), how[1])
+                    total += errors(how[0], workers, values(path), how[1])
+        assert level.made.mean_ulp == pytest.approx(made.mean_ulp)
+        assert level.total.mean_ulp == pytest.approx(total.mean_ulp)
+        assert (level.made.largest_ulp, level.total.largest_ulp) == (
+            made.largest_ulp, total.largest_ulp
+        )  # fmt: skip
+        assert level.made.elements == level.total.elements == made.elements > 0
 
 
 def test_report_counts_what_is_no_number() -> None:
