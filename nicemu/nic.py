@@ -1,7 +1,7 @@
 """The NIC: eight RISC-V cores, their scratchpad, and the image they run.
 
-Owns: the memory map of the device, loading of images, handing packets to cores, and the results.
-Slots, ports and links come with the packet streams; the arithmetic is the image's alone.
+Owns: the memory map of the device, loading of images, handing packets to cores, and the results of
+whole streams.  Slots and links are fabric's; the arithmetic is the image's alone.
 
 Every core sees only its own memory, each region with its own permissions:
 
