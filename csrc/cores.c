@@ -137,6 +137,18 @@ static void forget_spans(struct hart *h)
     memset(h->wspan, 0, sizeof h->wspan);
 }
 
+void cores_remap(struct hart *h, u32 place, const struct region *region)
+{
+    h->map.r[place] = *region;
+    forget_spans(h);
+    if (h->watched || ~region->perm & (NICEMU_R | NICEMU_W))
+        return;
+    for (u32 i = 0; i < SPANS; i++) { /* it is what will be asked for */
+        span_fill(h->rspan, region, region->base + i * SPAN_BYTES);
+        span_fill(h->wspan, region, region->base + i * SPAN_BYTES);
+    }
+}
+
 int nicemu_map(nicemu_cores *cores, uint64_t hart_mask, uint64_t base, uint64_t size, uint32_t perm,
                void *host)
 {

@@ -73,14 +73,73 @@ static bool place_lane(struct member *m, u32 i)
     return station_open(s, parked, 2 * room);
 }
 
+u8 *lane_memory(const struct lane *lane)
+{
+    const struct station *s = &lane->station;
+    return s->host_payloads - (s->payloads - s->accumulator);
+}
+
+bool device_open(struct device *d)
+{
+    const nicemu_device_config *c = &d->config;
+    u64 bad;
+    for (u32 i = 0; i < c->cores->n; i++) {
+        struct shared_core *core = &d->core[i];
+        const struct map *map = &c->cores->harts[i]->map;
+        const struct region *r = map_find(map, c->scratch + i * c->scratch_stride, NICEMU_W);
+        u64 stack = c->stack_top + i * c->stack_stride - c->stack_bytes;
+        core->stack = map_bytes(map, stack, c->stack_bytes, NICEMU_W, &bad);
+        if (!r || !core->stack || r->size != c->scratch_bytes)
+            return false;
+        core->scratch = *r;
+        core->place = (u32)(r - map->r);
+        core->job = NO_JOB;
+    }
+    return true;
+}
+
+/* Before a handler call: the core sees this lane, and nothing that another job has left. */
+static void enclose(struct device *d, const struct member *m, const struct lane *lane)
+{
+    struct hart *h = lane->station.hart;
+    struct shared_core *core = &d->core[h->id];
+    if (core->lane == lane)
+        return;
+    struct region part = core->scratch;
+    part.host += lane->station.accumulator - part.base;
+    part.base = lane->station.accumulator;
+    part.size = m->lane_bytes;
+    cores_remap(h, core->place, &part);
+    core->lane = lane;
+    if (core->job == m->group->job)
+        return;
+    memset(h->v, 0, sizeof h->v);
+    memset(core->stack, 0, d->config.stack_bytes);
+    memset(lane->station.host_arguments, 0, ARGUMENT_BYTES);
+    core->job = m->group->job;
+}
+
+/* The scratchpads whole, for the host. */
+static void disclose(struct device *d)
+{
+    for (u32 i = 0; i < d->config.cores->n; i++) {
+        struct shared_core *core = &d->core[i];
+        cores_remap(d->config.cores->harts[i], core->place, &core->scratch);
+        core->lane = NULL;
+    }
+}
+
 bool device_join(struct member *m)
 {
     struct device *d = m->device;
     u32 window = m->group->window, cores = d->config.cores->n;
     m->end = m->offset + (window + cores - 1) / cores * m->lane_bytes;
-    for (u32 i = 0; i < window; i++)
+    disclose(d);
+    for (u32 i = 0; i < window; i++) {
         if (!place_lane(m, i))
             return false;
+        memset(lane_memory(&m->lane[i]), 0, m->lane_bytes);
+    }
     device_restart(m, 0);
     d->member[m->group->index] = m;
     return true;
@@ -108,6 +167,8 @@ void device_leave(struct member *m)
 {
     struct device *d = m->device;
     device_restart(m, 0);
+    for (u32 i = 0; i < MAX_HARTS; i++)
+        d->core[i].lane = NULL; /* it is no more; the cores themselves may be gone */
     if (d->member[m->group->index] == m)
         d->member[m->group->index] = NULL;
 }
@@ -161,10 +222,11 @@ static bool call(struct work *w, u64 pc, u32 i, u32 k)
     struct device *d = w->device;
     u32 core = w->lane->station.hart->id;
     struct call_end end = {.status = 0};
+    enclose(d, w->member, w->lane);
     bool good = station_call(&w->lane->station, pc, i, k, w->piece.count, d->config.budget, &end);
-    u64 start = d->free_at[core] > w->now ? d->free_at[core] : w->now;
-    d->free_at[core] = start + end.stop.instructions * d->config.instruction_time;
-    w->kept->ready = d->free_at[core];
+    u64 free_at = d->core[core].free_at, start = free_at > w->now ? free_at : w->now;
+    w->kept->ready = start + end.stop.instructions * d->config.instruction_time;
+    d->core[core].free_at = w->kept->ready;
     d->counters.calls++;
     if (!good) {
         w->version->state = SLOT_FAILED;

@@ -56,16 +56,29 @@ struct member {
 };
 enum { NO_CHILD = 255 };
 
+/* A core as jobs share it. */
+struct shared_core {
+    u64 free_at; /* virtual time from which it is idle */
+    struct region scratch; /* all of its scratchpad; its handlers see one lane of it */
+    u32 place; /* of that region in the hart's map */
+    const struct lane *lane; /* which */
+    u8 *stack;
+    u32 job; /* that used it last, or NO_JOB */
+};
+enum { NO_JOB = 0xffffffff };
+
 struct device {
     u32 node;
     nicemu_device_config config;
     struct outlet *outlet;
     struct buffers *buffers;
     struct member *member[MAX_GROUPS];
-    u64 free_at[MAX_HARTS]; /* virtual time from which each core is idle */
+    struct shared_core core[MAX_HARTS];
     nicemu_node_counters counters;
 };
 
+/* Find the memory of the cores; false when it is not as the configuration says. */
+bool device_open(struct device *d);
 /* Bytes of scratchpad that a lane with that many children takes. */
 u64 device_lane_bytes(const struct device *d, u32 children, bool arrival);
 /* The largest number of lanes of that size that the device has room for, and where in every
@@ -77,6 +90,8 @@ u64 device_room(const struct device *d, u64 *offset);
  * cores' memory. */
 bool device_join(struct member *m);
 void device_leave(struct member *m);
+/* Where its accumulator, payloads and destination are. */
+u8 *lane_memory(const struct lane *lane);
 /* Forget every slot and begin again with that round. */
 void device_restart(struct member *m, u32 first);
 

@@ -306,7 +306,7 @@ int nicemu_fabric_add_device(nicemu_fabric *f, const nicemu_device_config *confi
     device->config = *config;
     device->outlet = &f->outlet;
     device->buffers = &f->buffers;
-    return (int)f->nodes;
+    return device_open(device) ? (int)f->nodes : NICEMU_EFAULT;
 }
 
 int nicemu_fabric_connect(nicemu_fabric *f, uint32_t child, uint32_t parent,

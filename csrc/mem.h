@@ -9,7 +9,7 @@
 #include "base.h"
 #include "nicemu.h"
 
-enum { MAX_REGIONS = 16, SPANS = 16, MIN_REGION = 64 };
+enum { MAX_REGIONS = 16, SPANS = 16, SPAN_BYTES = 4096, MIN_REGION = 64 };
 
 struct region {
     u64 base, size;
@@ -31,7 +31,7 @@ struct span {
 
 static inline unsigned span_slot(u64 addr)
 {
-    return (addr >> 12) % SPANS;
+    return addr / SPAN_BYTES % SPANS;
 }
 
 /* A hit is never NULL; said so that callers test once. */

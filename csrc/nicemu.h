@@ -265,7 +265,7 @@ typedef struct {
     uint32_t max_fan_in;
     uint64_t scratch, scratch_stride, scratch_bytes;
     uint64_t arguments, arguments_stride;
-    uint64_t stack_top, stack_stride;
+    uint64_t stack_top, stack_stride, stack_bytes;
     uint64_t budget; /* per handler call */
     uint64_t instruction_time; /* of one retired instruction */
 } nicemu_device_config;

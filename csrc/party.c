@@ -680,7 +680,6 @@ static u64 hash_message(u64 h, const struct message *m)
 
 static u64 hash_lane(u64 h, const struct lane *lane, u64 bytes)
 {
-    u64 bad;
     h = hash(h, &lane->slot.first, sizeof lane->slot.first);
     for (u32 i = 0; i < 2; i++) {
         const struct slot_version *v = &lane->slot.version[i];
@@ -690,8 +689,7 @@ static u64 hash_lane(u64 h, const struct lane *lane, u64 bytes)
         h = hash_message(hash_message(hash(h, fields, sizeof fields), &k->up), &k->down);
         h = k->moved ? hash(h, k->moved->bytes, k->moved_bytes) : h;
     }
-    const struct station *s = &lane->station;
-    return hash(h, map_bytes(&s->hart->map, s->accumulator, bytes, 0, &bad), bytes);
+    return hash(h, lane_memory(lane), bytes);
 }
 
 static u64 hash_worker(u64 h, const struct worker *w)

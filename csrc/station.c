@@ -12,7 +12,7 @@ bool station_open(struct station *s, u64 payloads, u64 leaving)
     s->hart->watched = false; /* cores share no memory that one of them may write */
     s->host_payloads = reach(s->hart, s->payloads, s->room * payloads);
     s->host_destination = reach(s->hart, s->destination, leaving);
-    s->host_arguments = reach(s->hart, s->arguments, CONTEXT_BYTES + 8 * NICEMU_MAX_FAN_IN);
+    s->host_arguments = reach(s->hart, s->arguments, ARGUMENT_BYTES);
     return s->host_payloads && s->host_destination && s->host_arguments;
 }
 

@@ -590,6 +590,7 @@ class Fabric:
                 "max_fan_in": machine.max_fan_in,
                 "scratch": SCRATCHPAD,
                 "scratch_bytes": machine.scratchpad,
+                "stack_bytes": machine.stack,
                 "instruction_time": INSTRUCTION,
             }
             node = _core.call(

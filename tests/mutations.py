@@ -233,6 +233,22 @@ MUTATIONS: tuple[Mutation, ...] = (
     ),
     Mutation(
         0,
+        "a handler sees all of its core's scratchpad",
+        "csrc/device.c",
+        "    part.size = m->lane_bytes;",
+        "    part = core->scratch;",
+        "tests/test_fabric.py::test_a_handler_sees_no_lane_but_its_own",
+    ),
+    Mutation(
+        0,
+        "registers and stack go from job to job",
+        "csrc/device.c",
+        "if (core->job == m->group->job)",
+        "if (core->job != NO_JOB)",
+        "tests/test_fabric.py::test_a_job_finds_nothing_that_another_has_left",
+    ),
+    Mutation(
+        0,
         "the PSN has 16 bits",
         "csrc/packet.c",
         ".psn = get24(h + BTH_PSN),",

@@ -14,8 +14,9 @@ from nicemu.errors import CapacityError, CollectiveError
 from nicemu.fabric import Exchange, Fabric
 from nicemu.pcap import read
 from nicemu.reference.tree import reduce_tree
+from tests.encode import encode, load_constant, vtype
 from tests.fabrics import FAULTS, allreduce, guarded, streams, sums_up
-from tests.test_nic import OPS, PRESETS, made
+from tests.test_nic import A0, A1, OK, OPS, PRESETS, SP, T0, T1, made
 
 SLOT = 512  # bfloat16 elements of a full chunk, in a star with the default MTU
 
@@ -306,6 +307,66 @@ def test_no_room() -> None:
         ticket.wait()  # more chunks than slots wait at the workers
     second.close()
     assert fabric.group(window=1000).window == 16
+
+
+def test_a_handler_sees_no_lane_but_its_own() -> None:
+    """Each loads a word before or behind its lane, where another job's chunks are."""
+    fabric = Fabric(1, "star", mtu=256)
+    lane = 256 * 5
+    quiet = fabric.group(job=1, window=64)
+    inputs = streams(1, 64, "float32")
+    for distance, fault in ((-4, True), (0, False), (lane - 4, False), (lane, True)):
+        peek = made(
+            first=[
+                *load_constant(T1, distance & (2**64 - 1)),
+                encode("add", rd=T1, rs1=T1, rs2=A0),
+                encode("lw", rd=T0, rs1=T1, imm=0),
+                *OK,
+            ]
+        )
+        with fabric.group(job=2, window=64) as group:
+            ticket = group.start(Exchange(peek, inputs, [None]))
+            if fault:
+                with pytest.raises(CollectiveError, match="load access fault"):
+                    ticket.wait()
+            else:
+                ticket.wait()
+    quiet.close()
+
+
+def test_a_job_finds_nothing_that_another_has_left() -> None:
+    """In registers, on the stack and in a lane that it gets after another job."""
+    fabric = Fabric(1, "star", mtu=256, machine=Machine("one", cores=1))
+    ones = [np.full(64, 1.5, np.float32)]
+    leave = [  # a pattern into vector registers, the stack and all of the lane
+        *load_constant(T0, 0x5A5A5A5A),
+        encode("vsetvli", rd=T1, rs1=0, vtype=vtype(32, "m8")),
+        *(encode("vmv.v.x", vd=v, rs1=T0) for v in (0, 8, 16, 24)),
+        encode("sw", rs1=SP, rs2=T0, imm=-64),
+        encode("sw", rs1=A0, rs2=T0, imm=1024),
+        *OK,
+    ]
+    look = [  # the sum of what is there
+        encode("vsetvli", rd=T1, rs1=0, vtype=vtype(32, "m8")),
+        encode("vmv.x.s", rd=T0, vs2=8),
+        encode("lw", rd=T1, rs1=SP, imm=-64),
+        encode("or", rd=T0, rs1=T0, rs2=T1),
+        encode("lw", rd=T1, rs1=A0, imm=1024),
+        encode("or", rd=T0, rs1=T0, rs2=T1),
+        encode("ld", rd=T1, rs1=A1, imm=0),
+        encode("sw", rs1=T1, rs2=T0, imm=0),
+        *OK,
+    ]
+    seen = {}
+    for job in (1, 2):
+        found = [np.ones(64, np.float32)]
+        with fabric.group(job=1, window=1) as group:
+            group.start(Exchange(made(first=leave), ones, [None])).wait()
+        with fabric.group(job=job, window=1) as group:
+            group.start(Exchange(made(finish=look), ones, found)).wait()
+        seen[job] = int(found[0].view(np.uint32)[0])
+    assert seen[2] == 0
+    assert seen[1] == 0x5A5A5A5A  # of its own job, as a device keeps what it has no reason to clear
 
 
 def test_a_failing_handler_ends_its_group_and_no_other() -> None:
