@@ -1,8 +1,10 @@
 """The main job: N streams of bf16 or f16 reduced into one, beside torch and hand-written host code.
 
 What: ``Nic.reduce`` with the built-in sum (f32 accumulator, one rounding) on one host thread and on
-all; the same by hand in AVX2 (``benches/reduce.c``) and in plain numpy; and torch ``add_`` into the
-first stream's copy, which rounds at every step and is what frameworks do on a host.
+all; the whole path, from hosts over links through frames and slots to the cores of one device and
+back (``Communicator.reduce``, MTU 4096, clean links, one thread), without and with ICRC; the same
+by hand in AVX2 (``benches/reduce.c``) and in plain numpy; and torch ``add_`` into the first
+stream's copy, which rounds at every step and is what frameworks do on a host.
 
 How: GB/s = bytes of all input streams / time, into an array that exists already.  Time is CPU time
 for one thread and wall time for several, medians of interleaved rounds; a ratio is the median of
@@ -55,11 +57,13 @@ class Job:
         go: reduces once and returns the result.
         threads: that it uses.
         once: does it round once, so that its bits must be the reference's?
+        events: how many events of virtual time there have been.
     """
 
     go: Callable[[], Array]
     threads: int
     once: bool = True
+    events: Callable[[], int] | None = None
 
 
 def make_streams(streams: int, count: int, row: Format, seed: int = 1) -> list[Array]:
@@ -95,6 +99,23 @@ def device_jobs(streams: list[Array], row: Format, threads: list[int]) -> dict[s
         return Job(lambda: nic.reduce(streams, out=result).values, n)
 
     return {f"nicemu {n}T": one(n) for n in threads}
+
+
+def network_jobs(streams: list[Array], row: Format) -> dict[str, Job]:
+    """The streams are those of hosts behind one device, and worker 0 gets the result."""
+
+    def one(icrc: bool) -> Job:
+        fabric = nicemu.Fabric(len(streams), "star", mtu=4096, icrc=icrc)
+        world = nicemu.Communicator(fabric, algorithm="in-network")
+        out = [aligned(streams[0].size, row)] * len(streams)
+
+        def go() -> Array:
+            world.reduce(streams, root=0, out=out)
+            return out[0]
+
+        return Job(go, 1, events=lambda: fabric.counters().events)
+
+    return {"whole path 1T": one(icrc=False), "whole path, ICRC 1T": one(icrc=True)}
 
 
 def torch_jobs(streams: list[Array], row: Format, threads: list[int]) -> dict[str, Job]:
@@ -197,6 +218,7 @@ class Row:
     gb_per_s: float
     ratios: list[float]
     differs: int
+    million_events_per_s: float | None
 
 
 def main() -> int:
@@ -218,12 +240,14 @@ def main() -> int:
 
     with tempfile.TemporaryDirectory(prefix="nicemu-reduce-") as folder:
         jobs = device_jobs(streams, row, threads)
+        jobs |= network_jobs(streams, row)
         jobs |= torch_jobs(streams, row, threads)
         jobs |= hand_jobs(streams, row, threads, Path(folder))
         jobs["numpy, ml_dtypes 1T"] = numpy_job(streams, row)
         differs = {
             name: int((job.go().view(row.bits_dtype) != wanted).sum()) for name, job in jobs.items()
         }
+        events = {name: job.events() for name, job in jobs.items() if job.events}
         samples = interleaved(
             {name: partial(timed, job) for name, job in jobs.items()}, args.rounds, "reduce"
         )
@@ -232,7 +256,7 @@ def main() -> int:
     title = f"{args.streams} x {args.mib:g} MiB of {row.name} into one; {args.rounds} rounds"
     table = Table(title=title)
     table.add_column("way")
-    for column in ("GB/s of input", f"ratio to {YARDSTICK}", "bits"):
+    for column in ("GB/s of input", f"ratio to {YARDSTICK}", "bits", "M events/s"):
         table.add_column(column, justify="right")
     rows = []
     for name, seconds in samples.items():
@@ -241,9 +265,11 @@ def main() -> int:
         bits = "exact" if not differs[name] else f"{differs[name] / count:.1%} differ"
         if differs[name] and not jobs[name].once:
             bits += " (rounds every step)"
-        table.add_row(name, f"{speed:.2f}", str(to_torch or "-"), bits)
+        pace = events[name] / median(seconds) / 1e6 if name in events else None
+        shown = "-" if pace is None else f"{pace:.2f}"
+        table.add_row(name, f"{speed:.2f}", str(to_torch or "-"), bits, shown)
         ratios = list(asdict(to_torch).values()) if to_torch else []
-        rows.append(Row(name, speed, ratios, differs[name]))
+        rows.append(Row(name, speed, ratios, differs[name], pace))
     about: dict[str, Any] = {**host(), "compiler": version(["cc", "--version"])}
     console.print(table)
     for key, value in about.items():
