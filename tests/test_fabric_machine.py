@@ -51,8 +51,10 @@ class ByHand:
     What the fabric sends is compared with what the reference sends, and kept in `air`.
     """
 
-    def __init__(self, ranks: int, tree: str, window: int, element: str, preset: str) -> None:
-        self.fabric = Fabric(ranks, tree, mtu=256, loss=1.0, max_resends=MOST_RESENDS)
+    def __init__(
+        self, ranks: int, tree: str, window: int, element: str, preset: str, order: str = "fixed"
+    ) -> None:
+        self.fabric = Fabric(ranks, tree, mtu=256, loss=1.0, max_resends=MOST_RESENDS, order=order)
         lib.nicemu_fabric_capture(self.fabric._fabric, 1)
         self.group = self.fabric.group(window=window)
         assert self.group.window == window
@@ -226,9 +228,10 @@ class ByHand:
     def _of_chunk(self, chunk: int) -> int:
         """The collective whose chunk somebody has waited for longest."""
         for (node, turn), n in self.resends.items():
-            host = self.model.nodes[node]
-            if n == MOST_RESENDS and turn in host.waiting and self.model.turns[turn][1] == chunk:
-                return self.model.turns[turn][0]
+            host, key = self.model.nodes[node], self.model.turns[turn]
+            assert isinstance(host, Host)
+            if n == MOST_RESENDS and turn in host.waiting and key[1] == chunk:
+                return key[0]
         raise AssertionError(f"nobody has waited for chunk {chunk}")
 
     def check(self) -> None:
@@ -264,9 +267,12 @@ class FabricMachine(RuleBasedStateMachine):
         tree=st.sampled_from(("star", "tree(2)", "tree(3)", "cards")),
         window=st.integers(1, 3),
         numerics=st.sampled_from((("f32", "wide"), ("bf16", "wide"), ("f16", "per-hop"))),
+        order=st.sampled_from(("fixed", "arrival")),
     )
-    def build(self, ranks: int, tree: str, window: int, numerics: tuple[str, str]) -> None:
-        self.hand = ByHand(ranks, tree, window, *numerics)
+    def build(
+        self, ranks: int, tree: str, window: int, numerics: tuple[str, str], order: str
+    ) -> None:
+        self.hand = ByHand(ranks, tree, window, *numerics, order)
         self.hand.seen = self.seen
         self.old: list[bytes] = []
 
