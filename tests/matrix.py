@@ -270,6 +270,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Returns 0; 1 when a case is wrong."""
     parser = argparse.ArgumentParser("python -m tests.matrix", description=__doc__)
     parser.add_argument("--part", default="1/1", help="i/n: every n-th case, from the i-th on")
+    parser.add_argument("--way", choices=WAYS, help="only this one")
     parser.add_argument("--pairwise", action="store_true", help="only the set that the tests run")
     options = parser.parse_args(arguments)
     first, _, step = options.part.partition("/")
@@ -280,6 +281,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if options.pairwise
         else list(every_case())
     )
+    cases = [case for case in cases if options.way in (None, case.way)]
     cases = sorted(cases[int(first) - 1 :: int(step)], key=lambda c: (c.way, c.ranks))
     wrong, start = 0, time.monotonic()
     for done, case in enumerate(cases, 1):
