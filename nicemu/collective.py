@@ -258,7 +258,7 @@ class Options(TypedDict, total=False):
     """Keywords of :meth:`Communicator.start`."""
 
     root: int
-    out: Sequence[np.ndarray | None] | None
+    out: Sequence[np.ndarray | None] | np.ndarray | None
     preset: str
     algorithm: str | None
     partials: bool
@@ -411,7 +411,7 @@ class Communicator:
         op: Op = "sum",
         *,
         root: int = 0,
-        out: Sequence[np.ndarray | None] | None = None,
+        out: Sequence[np.ndarray | None] | np.ndarray | None = None,
         preset: str = "wide",
         algorithm: str | None = None,
         partials: bool = False,
@@ -427,9 +427,9 @@ class Communicator:
                 of elements, 0 too.  To be reduced they are float16, bfloat16 or float32.
             op: "sum", "avg", "prod", "max", "min", or a kernel image.
             root: of reduce and broadcast.
-            out: one array per rank that takes the result, of its shape and dtype; contiguous or
-                not.  It may be the input (in place), overlap inputs, but not another rank's output.
-                None makes new arrays.
+            out: one array per rank that takes the result, of its shape and dtype, or the rows of
+                one array; contiguous or not.  It may be the input (in place) and overlap inputs,
+                but not another rank's output.  None makes new arrays.
             preset: numerics of a named op: "wide", "per-hop" or "per-add".
             algorithm: None takes the communicator's.
             partials: True keeps every device's partial sums in the result.
@@ -452,6 +452,8 @@ class Communicator:
         chosen = self._checked_algorithm(algorithm) if algorithm else self._algorithm
         run = self._in_network if chosen == IN_NETWORK else partial(self._by_hosts, chosen)
         given = self._given(record, arrays, root)
+        if given[root].dtype.hasobject:
+            raise ArgumentError("arrays of Python objects: use numbers, which frames can carry")
         image = _image(op, preset, given[0].dtype) if record.reduces else None
         dtype = format_of(image.result).dtype if image else given[0].dtype
         gives, takes = self._stretches(record, given, root)
@@ -484,7 +486,8 @@ class Communicator:
                 raise ArgumentError(
                     f"{record.name} of {type(arrays).__name__}: pass the root's array"
                 )
-            return [arrays if r == root else arrays.reshape(-1)[:0] for r in range(self.ranks)]
+            nothing = np.empty(0, arrays.dtype)
+            return [arrays if rank == root else nothing for rank in range(self.ranks)]
         given = list(arrays)
         if len(given) != self.ranks:
             raise ArgumentError(f"{len(given)} arrays for {self.ranks} ranks: pass one per rank")
@@ -526,7 +529,7 @@ class Communicator:
     def _out(
         self,
         record: Collective,
-        out: Sequence[np.ndarray | None] | None,
+        out: Sequence[np.ndarray | None] | np.ndarray | None,
         shape: tuple[int, ...],
         dtype: np.dtype,
         root: int,

@@ -183,6 +183,9 @@ def test_rows_of_a_2d_array_and_any_dtype_that_is_only_moved() -> None:
     text = np.array(["a", "bc"])
     assert same_on_all(world.broadcast(text).values).tolist() == ["a", "bc"]
     assert np.all(same_on_all(world.allreduce(np.ones((4, 3), np.float16)).values) == 4)
+    out = np.zeros((4, 3), np.float16)
+    world.allreduce(np.ones((4, 3), np.float16), out=out)
+    assert np.all(out == 4)
 
 
 def test_an_op_of_ones_own() -> None:
@@ -616,6 +619,8 @@ BAD: dict[str, tuple[Callable[[Communicator], object], str]] = {
     "no array": (lambda w: w.allreduce([[1.0]] * 3), "rank 0 has list"),  # type: ignore[list-item]
     "shapes": (lambda w: w.allreduce([*F[:2], np.zeros(7, np.float16)]), "rank 2 has shape"),
     "dtypes": (lambda w: w.allreduce([*F[:2], np.zeros(6, np.float32)]), "rank 2 has shape"),
+    "objects": (lambda w: w.all_gather([np.array([None])] * 3), "Python objects"),
+    "objects broadcast": (lambda w: w.broadcast(np.array([None])), "Python objects"),
     "root": (lambda w: w.reduce(F, root=3), "root 3"),
     "broadcast of a list": (lambda w: w.broadcast(F), "pass the root's array"),  # type: ignore[arg-type]
     "parts": (lambda w: w.reduce_scatter([np.zeros(7, np.float16)] * 3), "multiple of 3"),
