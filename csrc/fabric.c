@@ -295,18 +295,21 @@ int nicemu_fabric_add_device(nicemu_fabric *f, const nicemu_device_config *confi
         return NICEMU_EINVAL;
     struct node *node = node_new(f);
     struct device *device = calloc(1, sizeof *device);
-    if (!node || !device) {
+    if (device) {
+        device->node = f->nodes + 1;
+        device->config = *config;
+        device->outlet = &f->outlet;
+        device->buffers = &f->buffers;
+    }
+    if (!node || !device || !device_open(device)) {
+        int code = node && device ? NICEMU_EFAULT : NICEMU_ENOMEM;
         free(node);
         free(device);
-        return NICEMU_ENOMEM;
+        return code;
     }
     node->device = device;
     f->node[++f->nodes] = node;
-    device->node = f->nodes;
-    device->config = *config;
-    device->outlet = &f->outlet;
-    device->buffers = &f->buffers;
-    return device_open(device) ? (int)f->nodes : NICEMU_EFAULT;
+    return (int)f->nodes;
 }
 
 int nicemu_fabric_connect(nicemu_fabric *f, uint32_t child, uint32_t parent,

@@ -328,6 +328,15 @@ static u64 chunks_of(const nicemu_exchange *e, u64 elements)
     return elements / e->chunk + (elements % e->chunk != 0);
 }
 
+/* Memory for all workers' sending what their windows have room for, with so many chunks more. */
+static bool reserve_burst(struct nicemu_fabric *f, const struct group *g, u64 more)
+{
+    u64 most = (u64)g->planes * g->window, chunks = more;
+    for (const struct exchange *e = g->first; e; e = e->after)
+        chunks += e->chunks;
+    return fabric_reserve(f, g->workers * (chunks < most ? chunks : most) + f->most_sends);
+}
+
 /* The number of chunks, and of moved elements whose they are; false when they cannot be counted. */
 static bool cut(struct exchange *e)
 {
@@ -380,7 +389,7 @@ int nicemu_exchange_start(nicemu_fabric *f, uint32_t group, const nicemu_exchang
     struct exchange *e = calloc(1, sizeof *e);
     u32 records = f->nodes;
     if (!e || g->in_flight == MAX_EXCHANGES ||
-        !fabric_reserve(f, (u64)g->workers * g->planes * g->window + f->most_sends)) {
+        !reserve_burst(f, g, chunks_of(what, what->count) + what->workers)) {
         free(e);
         return NICEMU_ENOMEM;
     }
@@ -459,7 +468,7 @@ static bool leave_plane(struct nicemu_fabric *f, struct party *p, u32 plane, u64
 static bool use_plane(struct nicemu_fabric *f, struct party *p, u32 plane)
 {
     struct group *g = &p->group;
-    if (!fabric_reserve(f, (u64)g->workers * g->planes * g->window + f->most_sends))
+    if (!reserve_burst(f, g, 0))
         return false;
     u32 first = group_use_plane(g, plane);
     p->suspect[plane] = false;
