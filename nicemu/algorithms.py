@@ -16,7 +16,7 @@ import numpy as np
 from nicemu.image import Context, KernelImage
 from nicemu.machine import Machine
 from nicemu.nic import Nic, Stream
-from nicemu.reference.tree import Order, Path, leaves
+from nicemu.order import Order, Path, leaves
 
 __all__ = ["ALGORITHMS", "Algorithm", "Hosts", "Piece", "Pieces", "halving_doubling", "ring"]
 

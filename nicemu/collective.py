@@ -29,8 +29,8 @@ from nicemu.errors import (
 from nicemu.fabric import Exchange, Fabric, FabricCounters, Group, RawPartial, Ticket
 from nicemu.image import Context, KernelImage
 from nicemu.numerics import Report, report
+from nicemu.order import Order, devices, leaves
 from nicemu.partials import Partial, Share, gather
-from nicemu.reference.tree import Order, devices, leaves
 from nicemu.tables import Table
 
 __all__ = ["COLLECTIVES", "Collective", "Communicator", "Handle", "Result"]

@@ -28,9 +28,9 @@ from nicemu.image import Context, KernelImage
 from nicemu.machine import Machine
 from nicemu.machine import machine as machine_of
 from nicemu.nic import SCRATCHPAD, Nic
+from nicemu.order import Order
 from nicemu.packet import drops, elements
 from nicemu.pcap import Capture
-from nicemu.reference.tree import Order
 from nicemu.topology import topology as tree_of
 
 __all__ = [

@@ -14,9 +14,9 @@ import numpy as np
 
 from nicemu.dtypes import format_of
 from nicemu.errors import ArgumentError
+from nicemu.order import Order, Path, devices, leaves
 from nicemu.partials import Partial, Share
 from nicemu.reference.error import Errors, errors
-from nicemu.reference.tree import Order, Path, devices, leaves
 from nicemu.tables import Table
 
 __all__ = ["Level", "Report", "report"]

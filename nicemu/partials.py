@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from nicemu.reference.tree import Order, Path
+from nicemu.order import Order, Path
 
 __all__ = ["Partial", "Share", "gather", "ranks_text"]
 

@@ -16,10 +16,11 @@ from nicemu import ArgumentError, Communicator, Fabric, Partial, WorkerLostError
 from nicemu.algorithms import ALGORITHMS
 from nicemu.collective import COLLECTIVES
 from nicemu.dtypes import format_of
+from nicemu.order import Path as TreePath
+from nicemu.order import devices, leaves
 from nicemu.partials import Share
 from nicemu.reference.error import Errors, errors
-from nicemu.reference.tree import Path as TreePath
-from nicemu.reference.tree import devices, leaves, reduce_tree
+from nicemu.reference.tree import reduce_tree
 from tests.encode import image
 from tests.test_reference_streams import ROWS
 

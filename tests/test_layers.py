@@ -24,7 +24,7 @@ CSRC = Path(__file__).parent.parent / "csrc"
 #: Python modules from the bottom to the top.  A module imports only from lines above its own.
 LEVELS: tuple[tuple[str, ...], ...] = (
     ("_nicemu",),  # the C core
-    ("errors", "tables"),
+    ("errors", "order", "tables"),
     ("dtypes", "machine", "_core", "files"),
     ("image", "elf", "gradients", "isa", "packet", "pcap", "topology"),  # data
     ("compile",),
@@ -58,6 +58,7 @@ DOOR = {"_core", "nic", "packet", "fabric"}
 REFERENCE_MAY = {
     "errors",
     "dtypes",
+    "order",
     *(m for level in LEVELS for m in level if m.startswith("reference")),
 }
 

@@ -9,9 +9,10 @@ import pytest
 
 from nicemu.dtypes import Format, format_of
 from nicemu.errors import ArgumentError
+from nicemu.order import Order, Path, devices, leaves
 from nicemu.reference.arithmetic import OPS, PRESETS
 from nicemu.reference.error import Errors, errors
-from nicemu.reference.tree import Order, Path, devices, leaves, reduce_streams, reduce_tree
+from nicemu.reference.tree import reduce_streams, reduce_tree
 from tests.test_reference_streams import (
     F32,
     add,

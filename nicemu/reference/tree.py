@@ -1,27 +1,22 @@
 """The exact reference of a reduction in a tree of devices.
 
-Owns: the bits of the result, and of the partial sum that leaves each device, for an order: a nested
-tuple such as ``((0, 1, 2, 3), (4, 5, 6, 7))``.  A tuple is a device, a number a worker's rank; a
-device merges its children from left to right.  One device is the flat tuple ``(0, 1, 2, ...)``.
-What one step computes is arithmetic's.
+Owns: the bits of the result, and of the partial sum that leaves each device, for an order (see
+order).  One device is the flat tuple ``(0, 1, 2, ...)``.  What one step computes is arithmetic's.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
 
 import numpy as np
 
 from nicemu.dtypes import Format
 from nicemu.errors import ArgumentError
+from nicemu.order import Order, Path, devices, leaves
 from nicemu.reference.arithmetic import Arithmetic, Array, arithmetic, blocks, checked
 
-__all__ = ["Order", "Path", "TreeBits", "devices", "leaves", "reduce_streams", "reduce_tree"]
-
-Order: TypeAlias = int | tuple["Order", ...]
-Path: TypeAlias = tuple[int, ...]
+__all__ = ["TreeBits", "reduce_streams", "reduce_tree"]
 
 
 @dataclass(frozen=True)
@@ -37,30 +32,6 @@ class TreeBits:
 
     result: Array
     partials: dict[Path, Array]
-
-
-def leaves(order: Order) -> tuple[int, ...]:
-    """The ranks in an order, from left to right."""
-    found, left = [], [order]
-    while left:
-        node = left.pop()
-        if isinstance(node, tuple):
-            left += reversed(node)
-        else:
-            found.append(node)
-    return tuple(found)
-
-
-def devices(order: Order) -> Iterator[tuple[Path, tuple[Order, ...]]]:
-    """Path and order of every device, children before their parent."""
-    found: list[tuple[Path, tuple[Order, ...]]] = []
-    left: list[tuple[Path, Order]] = [((), order)]
-    while left:
-        path, node = left.pop()
-        if isinstance(node, tuple):
-            found.append((path, node))
-            left += [((*path, i), child) for i, child in enumerate(node)]
-    return reversed(found)
 
 
 def reduce_tree(
