@@ -224,7 +224,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         "csrc/fabric.c",
         "copy->frame.icrc = icrc;",
         "copy->frame.icrc = t->frame.icrc;",
-        "tests/test_link.py::test_a_corrupted_copy_does_not_spoil_the_other",
+        "tests/test_soak.py::test_copies_of_a_frame_are_corrupted_apart",
     ),
     Mutation(
         0,

@@ -389,6 +389,7 @@ SETTINGS = settings(
     stateful_step_count=80,
     deadline=None,
     derandomize=True,
+    report_multiple_bugs=False,
     suppress_health_check=list(HealthCheck),
 )
 #: verdicts, and ends of collectives, that must have been met

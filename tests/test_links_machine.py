@@ -184,6 +184,7 @@ SETTINGS = settings(
     stateful_step_count=40,
     deadline=None,
     derandomize=True,
+    report_multiple_bugs=False,
     suppress_health_check=list(HealthCheck),
 )
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 from collections import Counter
 
-from tests.soak import check
+from nicemu.fabric import Exchange, Fabric
+from tests.soak import WIRE, check
 
 SEEDS = int(os.environ.get("NICEMU_SOAK_SEEDS", "20"))
 
@@ -24,3 +25,15 @@ def test_bad_links_change_no_bit() -> None:
         "begun again",
     ):
         assert total[what] > 0, what
+
+
+def test_copies_of_a_frame_are_corrupted_apart() -> None:
+    """Frames of 90 bytes, each sent twice: a bit flipped in one's ICRC is not in the other's."""
+    fabric = Fabric(2, "star", duplicate=1.0, corrupt=0.3)
+    with fabric.group(window=1) as group:
+        for _ in range(200):
+            group.start(Exchange(None, [None, None], [None, None])).wait()
+        fabric.run()
+    c = fabric.counters()
+    assert c.corrupted > 400
+    assert sum(n for name, n in c.drops.items() if name in WIRE) + c.damaged <= c.corrupted
