@@ -301,6 +301,14 @@ MUTATIONS: tuple[Mutation, ...] = (
     ),
     Mutation(
         0,
+        "bytes that are summed by multiplication move too far",
+        "csrc/crc.c",
+        "0x653d982200000000ull",
+        "0x653d982100000000ull",
+        "tests/test_packet.py::test_round_trip",
+    ),
+    Mutation(
+        0,
         "the PSN has 16 bits",
         "csrc/packet.c",
         ".psn = get24(h + BTH_PSN),",

@@ -91,7 +91,9 @@ def test_round_trip(packet: Packet) -> None:
     assert frame[-4:] == wire_model.icrc(frame)
 
 
-@pytest.mark.parametrize("size", [*range(70), 255, 256, 257, 1023, 1024, 1025, 4095, 4096])
+@pytest.mark.parametrize(
+    "size", [*range(70), 79, 80, 127, 128, 129, 255, 256, 257, 1023, 1024, 1025, 4095, 4096]
+)
 def test_every_length_of_payload(size: int) -> None:
     packet = Packet(Kind.DOWN, payload=os.urandom(size))
     frame = build(packet)
