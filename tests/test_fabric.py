@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -544,6 +545,29 @@ def test_a_silent_plane_is_left() -> None:
     run = allreduce(quiet, 100_000, window=4)
     (replay,) = run.fabric.replays()
     assert replay.down is None and replay.chunks > 0
+
+
+def test_an_interrupt_is_heard_and_the_fabric_goes_on() -> None:
+    fabric = Fabric(4, "star")
+    inputs = streams(4, 3_000_000, "float32")
+    outputs = [np.zeros_like(x) for x in inputs]
+
+    def interrupt(signum: int, frame: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        with fabric.group() as group:
+            ticket = group.start(Exchange(kernel("sum", "float32"), inputs, outputs))
+            signal.setitimer(signal.ITIMER_REAL, 0.001)
+            with pytest.raises(KeyboardInterrupt):
+                ticket.wait()
+            assert not ticket.done
+            ticket.wait()
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    want = reduce_tree("sum", "float32", (0, 1, 2, 3), inputs).result.tobytes()
+    assert all(out.tobytes() == want for out in outputs)
 
 
 # ---- capture -------------------------------------------------------------------------------------
