@@ -239,11 +239,15 @@ int nicemu_fabric_receive(nicemu_fabric *f, uint32_t node, const uint8_t *bytes,
 
 /* ---- building --------------------------------------------------------------------------- */
 
+/* Of a delay or timeout: many of them in a row are far from the end of virtual time. */
+#define LONGEST (1ull << 52)
+
 int nicemu_fabric_open(const nicemu_fabric_config *config, nicemu_fabric **out)
 {
     *out = NULL;
     if (config->planes < 1 || config->planes > PLANES || config->mtu < 256 ||
-        config->mtu > MAX_MTU || !config->timeout || config->max_resends < 2)
+        config->mtu > MAX_MTU || !config->timeout || config->timeout > LONGEST ||
+        config->max_resends < 2)
         return NICEMU_EINVAL;
     struct nicemu_fabric *f = calloc(1, sizeof *f);
     if (!f)
@@ -318,7 +322,8 @@ int nicemu_fabric_connect(nicemu_fabric *f, uint32_t child, uint32_t parent,
     u64 most = 1ull << 32;
     if (!child || child > f->nodes || !parent || parent > f->nodes || child == parent ||
         config->loss > most || config->duplicate > most || config->reorder > most ||
-        config->corrupt > most)
+        config->corrupt > most || config->delay > LONGEST || config->jitter > LONGEST ||
+        config->span > LONGEST)
         return NICEMU_EINVAL;
     struct node *low = f->node[child], *high = f->node[parent];
     u32 plane = high->device ? high->device->config.plane : 0;

@@ -237,7 +237,8 @@ uint32_t nicemu_packet_parse(const uint8_t *bytes, size_t n, int check_icrc, nic
                              uint32_t *payload_bytes);
 
 /* ---- the fabric: hosts and devices in a tree, links, virtual time ------------------------- */
-/* Times are picoseconds of virtual time; probabilities are fractions of 2^32. */
+/* Times are picoseconds of virtual time, delays and the timeout up to 2^52 of them; probabilities
+ * are fractions of 2^32. */
 typedef struct nicemu_fabric nicemu_fabric;
 
 enum {

@@ -429,9 +429,9 @@ class Group:
 # ---- the fabric ----------------------------------------------------------------------------------
 
 
-def _picoseconds(seconds: float, what: str) -> int:
-    if not 0 <= seconds <= 1e6:
-        raise ArgumentError(f"{what} {seconds} is out of range: use 0 to 1e6 seconds")
+def _picoseconds(seconds: float, what: str, most: float = 1e6) -> int:
+    if not 0 <= seconds <= most:
+        raise ArgumentError(f"{what} {seconds} is out of range: use 0 to {most:g} seconds")
     return round(seconds * SECOND)
 
 
@@ -495,7 +495,7 @@ class Fabric:
             seed: of everything that links do by chance.
             loss, duplicate, reorder, corrupt: probabilities of each frame on each link: to be lost;
                 to arrive twice; to be held back behind later ones; to arrive with a flipped bit.
-            delay, jitter: seconds that a link takes, and most that it takes more.
+            delay, jitter: seconds that a link takes, and most that it takes more; up to 1.
             detection: seconds from a link's going down to its ends' knowing.
             max_resends: of a chunk by a worker, before its collective ends with an error.
             icrc: True: compute and check every frame's ICRC; where links corrupt, that is done
@@ -529,8 +529,8 @@ class Fabric:
         self._groups: dict[int, Group] = {}
         self._injected = 0
         link = {
-            "delay": _picoseconds(delay, "delay"),
-            "jitter": _picoseconds(jitter, "jitter"),
+            "delay": _picoseconds(delay, "delay", 1.0),
+            "jitter": _picoseconds(jitter, "jitter", 1.0),
             "loss": _probability(loss, "loss"),
             "duplicate": _probability(duplicate, "duplicate"),
             "reorder": _probability(reorder, "reorder"),
