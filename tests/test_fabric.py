@@ -605,7 +605,8 @@ def test_capture(tmp_path: Path) -> None:
     "options",
     [
         {"ranks": 0}, {"mtu": 255}, {"mtu": 4097}, {"planes": 3}, {"loss": 1.1}, {"loss": -0.1},
-        {"delay": -1.0}, {"delay": 2.0}, {"jitter": float("nan")}, {"order": "random"}, {"topology": "ring"}, {"topology": "tree"},
+        {"delay": -1.0}, {"delay": 2.0}, {"jitter": float("nan")},
+        {"order": "random"}, {"topology": "ring"}, {"topology": "tree"},
         {"topology": "star(3)"}, {"topology": "tree(1)"}, {"topology": 3},
         {"ranks": 65, "topology": "star"}, {"machine": "no"}, {"max_resends": 0},
     ],
