@@ -675,7 +675,7 @@ class Fabric:
                 )
             if code == lib.NICEMU_ENOMEM and len(self._groups) == MAX_GROUPS:
                 raise CapacityError(f"{len(self._groups)} groups are open: close one")
-            number = _core.call(f"group of {len(chosen)} ranks", lambda: code)
+            number = _core.call(f"group of {len(chosen)} ranks", int, code)
             group = self._groups[number] = Group(self, chosen, number, granted[0])
             return group
 
@@ -699,13 +699,13 @@ class Fabric:
     def _start(self, group: Group, exchange: Exchange) -> Ticket:
         if not group._open:
             raise ArgumentError("the group is closed: open another")
+        while sum(1 for number, _ in self._tickets if number == group.number) >= MAX_IN_FLIGHT:
+            self._step()
         if group._failed is not None:
             raise CollectiveError(f"the group has failed ({group._failed}): open another")
         job, keep, records = (
             self._reduction(group, exchange) if exchange.image else self._movement(group, exchange)
         )
-        while sum(1 for number, _ in self._tickets if number == group.number) >= MAX_IN_FLIGHT:
-            self._step()
         seq = _core.call("exchange", lib.nicemu_exchange_start, self._fabric, group.number, job)
         ticket = Ticket(group, exchange, seq, records, (job, keep))
         self._tickets[group.number, seq] = ticket

@@ -292,6 +292,21 @@ def test_more_in_flight_than_a_group_holds() -> None:
     assert [t.seq for t in tickets] == list(range(200))
 
 
+def test_a_group_that_fails_while_one_more_waits_for_room() -> None:
+    fabric = Fabric(2, "star", max_resends=4)
+    fabric.kill("rank1")
+    inputs = streams(2, 10)
+    with fabric.group() as group:
+        exchange = Exchange(kernel("sum", "bfloat16"), inputs, [None, None])
+        tickets = [group.start(exchange) for _ in range(64)]
+        with pytest.raises(CollectiveError, match=r"has failed .*rank1"):
+            group.start(exchange)
+        fabric.run()
+        for ticket in tickets:
+            with pytest.raises(CollectiveError, match="rank1"):
+                ticket.wait()
+
+
 def test_no_room() -> None:
     """Groups share what is free; closing gives it back."""
     fabric = Fabric(8, "star", mtu=4096)
