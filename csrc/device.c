@@ -258,6 +258,7 @@ static bool merge_next(struct work *w, u64 ready, u32 most)
     put_context(w, m->child[child].first, child, merged);
     if (!call(w, entries[k], m->group->arrival ? 0 : child, k))
         return false;
+    m->device->counters.merged[w->lane->station.hart->id] += k;
     w->version->merged |= (k == 64 ? ~0ull : (1ull << k) - 1) << child;
     w->kept->merged = merged;
     return true;

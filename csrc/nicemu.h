@@ -297,6 +297,7 @@ typedef struct {
     uint64_t resent; /* host: arrivals sent again by timer */
     uint64_t repeated; /* device: partial sums and results sent again on a duplicate */
     uint64_t calls; /* device: handler calls */
+    uint64_t merged[64]; /* device: payloads that each core has merged */
 } nicemu_node_counters;
 
 /* Where the partial sums of a device go. */

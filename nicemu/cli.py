@@ -126,6 +126,7 @@ class _Reduction:
     bytes_in: int
     result: Result
     devices: list[_DeviceUse]
+    cores: list[_CoreUse]
     report: Report | None
     largest_error_ulp: float
     difference: _Difference | None
@@ -142,6 +143,11 @@ class _Reduction:
             "resent": found.resent,
             "duplicate": found.repeated + found.drops.get("duplicate", 0),
         }
+
+    @property
+    def packets(self) -> int:
+        """Payloads that the cores have merged, of workers and of devices."""
+        return sum(c.packets for c in self.cores)
 
     @property
     def gb_per_s(self) -> float:
@@ -162,6 +168,8 @@ class _Reduction:
             "host_seconds": self.result.seconds,
             "host_gb_per_s": self.gb_per_s,
             "devices": [asdict(d) for d in self.devices],
+            "packets": self.packets,
+            "cores": [asdict(c) for c in self.cores],
             "partials": [_partial_record(p) for p in self.result.partials.values()],
             "largest_error_ulp": _number(self.largest_error_ulp),
             "difference": asdict(self.difference) if self.difference else None,
@@ -176,6 +184,16 @@ class _DeviceUse:
 
     device: str
     workers: int
+    instructions: int
+    elements: int
+
+
+@dataclass(frozen=True)
+class _CoreUse:
+    """What the cores of one number did, on all devices."""
+
+    core: int
+    packets: int
     instructions: int
     elements: int
 
@@ -291,7 +309,7 @@ def _reduce(
     fmt = group[0].format
     streams = [worker.stream for worker in group]
     with nullcontext() if output is None else Output(output, group) as target:
-        before = _devices(world)
+        before = _work(world)
         with _progress(f"reducing {fmt.name}"):
             result = world.allreduce(streams, op, preset=preset, partials=partials)
         with _progress("checking"):
@@ -304,6 +322,13 @@ def _reduce(
         if target is not None and difference is None:
             kept = {"op": op, "preset": preset, "workers": str(len(group))}
             target.write(values[0].view(fmt.dtype), kept)
+    work = {
+        name: [
+            (now[0] - was[0], now[1] - was[1]) for was, now in zip(before[name], cores, strict=True)
+        ]
+        for name, cores in _work(world).items()
+    }
+    assert result.frames is not None
     return _Reduction(
         topology=topology,
         dtype=fmt.name,
@@ -313,13 +338,12 @@ def _reduce(
         bytes_in=sum(stream.nbytes for stream in streams),
         result=result,
         devices=[
-            _DeviceUse(
-                device=now.device,
-                workers=now.workers,
-                instructions=now.instructions - was.instructions,
-                elements=now.elements - was.elements,
-            )
-            for was, now in zip(before, _devices(world), strict=True)
+            _DeviceUse(name, len(world.fabric.devices[name].ranks), *_sums(cores))
+            for name, cores in work.items()
+        ],
+        cores=[
+            _CoreUse(core, packets, *_sums([cores[core] for cores in work.values()]))
+            for core, packets in enumerate(result.frames.merged)
         ],
         report=report,
         largest_error_ulp=error,
@@ -328,20 +352,21 @@ def _reduce(
     )
 
 
-def _devices(world: Communicator) -> list[_DeviceUse]:
-    """What each device has done until now."""
-    found = []
-    for name, device in world.fabric.devices.items():
-        cores = [device.counters(core) for core in range(device.nic.machine.cores)]
-        found.append(
-            _DeviceUse(
-                device=name,
-                workers=len(device.ranks),
-                instructions=sum(c.instructions for c in cores),
-                elements=sum(c.elements for c in cores),
-            )
-        )
-    return found
+def _work(world: Communicator) -> dict[str, list[tuple[int, int]]]:
+    """Device -> instructions and vector elements of each core until now."""
+    return {
+        name: [
+            (counters.instructions, counters.elements)
+            for counters in map(device.counters, range(device.nic.machine.cores))
+        ]
+        for name, device in world.fabric.devices.items()
+    }
+
+
+def _sums(work: Iterable[tuple[int, int]]) -> tuple[int, int]:
+    """Instructions and elements in all."""
+    instructions, elements = zip(*work, strict=True)
+    return sum(instructions), sum(elements)
 
 
 def _distinct(arrays: Sequence[Any]) -> list[Any]:
@@ -399,12 +424,12 @@ def _show(reduction: _Reduction) -> None:
         columns = ["device", "workers", "elements", "dtype", "first values", "at"]
         _show_rows(columns, [(*p.row(), f"{p.time:.3g} s") for p in result.partials.values()])
         _show_levels(r.report)
-    instructions = sum(d.instructions for d in r.devices)
-    elements = sum(d.elements for d in r.devices)
-    click.echo(
-        f"{_count(len(r.devices), 'device')}: {instructions:,} instructions, "
-        f"{elements:,} vector elements"
+    click.echo(f"cores of {_count(len(r.devices), 'device')}:")
+    _show_cores(
+        ["packets", "instructions", "elements"],
+        [(c.packets, c.instructions, c.elements) for c in r.cores],
     )
+    click.echo(f"packets: {r.packets:,}")
     click.echo(f"bytes: {r.bytes_in:,}")
     click.echo(f"host: {result.seconds:.3f} s, {r.gb_per_s:.3f} GB/s")
     true = TRUE_VALUE.get(result.op, result.op)

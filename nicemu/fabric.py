@@ -178,6 +178,7 @@ class FabricCounters:
         resent: frames that workers have sent again by timer.
         repeated: frames that devices have sent again on a duplicate.
         calls: handler calls.
+        merged: payloads that core 0, 1, ... of the devices have merged.
         events: events of the virtual time.
     """
 
@@ -196,6 +197,7 @@ class FabricCounters:
     resent: int
     repeated: int
     calls: int
+    merged: tuple[int, ...]
     events: int
 
     def __sub__(self, before: FabricCounters) -> FabricCounters:
@@ -203,10 +205,12 @@ class FabricCounters:
         numbers = {
             row.name: getattr(self, row.name) - getattr(before, row.name)
             for row in fields(self)
-            if row.name != "drops"
+            if row.name not in ("drops", "merged")
         }
+        merged = tuple(n - m for n, m in zip(self.merged, before.merged, strict=True))
         drops = {name: n - before.drops.get(name, 0) for name, n in self.drops.items()}
-        return FabricCounters(**numbers, drops={name: n for name, n in drops.items() if n})
+        drops = {name: n for name, n in drops.items() if n}
+        return FabricCounters(**numbers, merged=merged, drops=drops)
 
 
 @dataclass(frozen=True)
@@ -1009,6 +1013,7 @@ class Fabric:
                 drops={
                     drop.name: n for i, drop in enumerate(drops(), 1) if (n := int(node.drops[i]))
                 },
+                merged=tuple(node.merged[0 : self.machine.cores]),
                 under_way=int(lib.nicemu_fabric_under_way(self._fabric)),
                 injected=self._injected,
                 events=int(lib.nicemu_fabric_events(self._fabric)),

@@ -90,9 +90,11 @@ def test_the_shipped_gradients() -> None:
     heads = [line for line in lines if line.startswith("sum of 8 workers")]
     assert [h.split(", ")[1] for h in heads] == ["bfloat16", "float16"]
     # 52 chunks of 256 float32 partial sums; up and down 8 + 2 + 1 links
-    frames = [re.findall(r"[\d,]+", line) for line in lines if line.startswith("│ ")]
-    assert frames == [["1,144", "0", "0", "0"]] * 2
-    assert lines.count("bytes: 210,848") == 2
+    rows = [re.findall(r"[\d,]+", line) for line in lines if line.startswith("│ ")]
+    assert rows[::10] == [["1,144", "0", "0", "0"]] * 2  # then eight cores and their sum
+    assert [row[0] for row in rows[1:9]] == [str(core) for core in range(8)]
+    assert rows[9][0] == rows[19][0] == "572"  # 52 x (8 + 2 + 1)
+    assert lines.count("packets: 572") == lines.count("bytes: 210,848") == 2
     assert max(map(len, lines)) <= 80
 
 
@@ -137,6 +139,10 @@ def test_json_and_the_counters(tmp_path: Path) -> None:
     [device] = run["devices"]
     assert device["device"] == "nic0" and device["workers"] == 3
     assert device["elements"] >= 3 * 1507 and device["instructions"] > 0
+    assert run["packets"] == 3 * chunks and [c["core"] for c in run["cores"]] == list(range(8))
+    assert [c["packets"] for c in run["cores"]] == [3 * len(range(i, chunks, 8)) for i in range(8)]
+    for key in ("instructions", "elements"):
+        assert sum(c[key] for c in run["cores"]) == device[key]
     assert run["partials"] == [] and run["virtual_seconds"] > 0
 
 
