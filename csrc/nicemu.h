@@ -378,6 +378,8 @@ int nicemu_group_close(nicemu_fabric *fabric, uint32_t group);
 /* Start a collective: its seq in the group. */
 int nicemu_exchange_start(nicemu_fabric *fabric, uint32_t group, const nicemu_exchange *exchange);
 
+/* Of all collectives in flight: their chunks, and how many some worker still waits for. */
+void nicemu_fabric_progress(const nicemu_fabric *fabric, uint64_t *chunks, uint64_t *left);
 /* Let virtual time go on until something is to be reported: at most max_events events, and none
  * after `until`. */
 int nicemu_fabric_run(nicemu_fabric *fabric, uint64_t max_events, uint64_t until,

@@ -432,6 +432,18 @@ void party_stored(void *fabric, struct worker *w, struct turn *t, struct buffer 
         finish(f, g, e);
 }
 
+void nicemu_fabric_progress(const nicemu_fabric *f, uint64_t *chunks, uint64_t *left)
+{
+    *chunks = *left = 0;
+    for (u32 i = 0; i < MAX_GROUPS; i++) {
+        const struct exchange *e = f->party[i] ? f->party[i]->group.first : NULL;
+        for (; e; e = e->after) {
+            *chunks += e->chunks;
+            *left += e->left;
+        }
+    }
+}
+
 void party_emitted(void *fabric, struct device *d, struct exchange *e)
 {
     struct nicemu_fabric *f = fabric;

@@ -310,8 +310,10 @@ def _reduce(
     streams = [worker.stream for worker in group]
     with nullcontext() if output is None else Output(output, group) as target:
         before = _work(world)
-        with _progress(f"reducing {fmt.name}"):
+        with _progress(f"reducing {fmt.name}") as advance:
+            world.fabric.watch = lambda: advance(*world.fabric.progress())
             result = world.allreduce(streams, op, preset=preset, partials=partials)
+            world.fabric.watch = None
         with _progress("checking"):
             tree = reduce_tree(op, fmt, result.order, streams, preset)
             values = [v.view(fmt.bits_dtype) for v in result.values if v is not None]
@@ -381,14 +383,19 @@ def _distinct(arrays: Sequence[Any]) -> list[Any]:
 
 
 @contextmanager
-def _progress(what: str) -> Iterator[None]:
-    """A bar on stderr that moves, when that is a terminal."""
+def _progress(what: str) -> Iterator[Callable[[int, int], None]]:
+    """A bar on stderr, when that is a terminal; it moves, or shows how much is done when told."""
     from rich.progress import Progress
 
     console = Console(stderr=True)
     with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
-        bar.add_task(what, total=None)
-        yield
+        task = bar.add_task(what, total=None)
+
+        def advance(done: int, total: int) -> None:
+            if total:  # else nothing is in flight any more
+                bar.update(task, completed=done, total=total)
+
+        yield advance
 
 
 def _difference(layout: Gradients, bits: Any, reference: Any) -> _Difference | None:

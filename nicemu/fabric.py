@@ -9,7 +9,7 @@ Times are seconds of virtual time; they have nothing to do with how long the hos
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, fields
 from operator import index
 from pathlib import Path
@@ -463,7 +463,10 @@ class Fabric:
         arrival: True: devices merge in the order of arrival, and bits depend on timing.
         machine: what devices are made of.
         simd: host path of the cores.
+        watch: called every some ten thousand events, when set: for a progress bar, say.
     """
+
+    watch: Callable[[], None] | None = None
 
     def __init__(
         self,
@@ -887,8 +890,22 @@ class Fabric:
         while self._step(until):
             pass
 
+    def progress(self) -> tuple[int, int]:
+        """Of all exchanges in flight: chunks whose result all workers have, and all chunks."""
+        chunks, left = ffi.new("uint64_t *"), ffi.new("uint64_t *")
+        with self._lock:
+            lib.nicemu_fabric_progress(self._fabric, chunks, left)
+        return int(chunks[0] - left[0]), int(chunks[0])
+
     def _step(self, until: float | None = None) -> bool:
-        """A slice of events, and what is to be reported of it; False when nothing waits."""
+        """A slice of events; False when nothing waits."""
+        more = self._slice(until)
+        if self.watch is not None:
+            self.watch()
+        return more
+
+    def _slice(self, until: float | None) -> bool:
+        """Some events, and what is to be reported of them; False when nothing waits."""
         last = FOREVER if until is None else _picoseconds(until, "time")
         news = ffi.new("nicemu_event *")
         with self._lock:

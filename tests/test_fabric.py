@@ -664,3 +664,22 @@ def test_refused_exchanges() -> None:
         fabric.link("rank0", "rank1")
     with pytest.raises(ArgumentError):
         fabric.receive("nic7", b"")
+
+
+def test_progress_is_watched() -> None:
+    """Chunks done never go back, all are told of, and an idle fabric has none."""
+    fabric = Fabric(4, "star", mtu=256)
+    count = 128 * 30_000  # chunks, each of 8 frames: several slices of events
+    inputs = [np.full(count, rank, np.float16) for rank in range(4)]
+    outputs = [np.empty(count, np.float16) for _ in range(4)]
+    told: list[tuple[int, int]] = []
+    fabric.watch = lambda: told.append(fabric.progress())
+    with fabric.group() as group:
+        ticket = group.start(Exchange(kernel("sum", "float16"), inputs, outputs))
+        assert fabric.progress() == (0, 30_000)
+        ticket.wait()
+    assert told[-1] == (0, 0) == fabric.progress()
+    done = [done for done, total in told if total]
+    assert {total for _, total in told} == {30_000, 0}
+    assert done == sorted(done) and 0 < done[0] < done[-1] < 30_000
+    assert all((out == 6).all() for out in outputs)
