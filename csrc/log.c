@@ -341,6 +341,8 @@ static void note_csrs(struct hart *h, const struct log_entry *e, struct written 
         if (o->rd != 32 || o->rs1 || o->id == I_vsetivli || h->vt.ill)
             note(w, VL, KIND_CSR);
     }
+    if (cls == CLASS_VLOAD && h->vl != e->vl) /* fault-only-first */
+        note(w, VL, KIND_CSR);
     bool changed = h->mstatus != e->mstatus && h->traps == e->traps;
     bool own = cls == CLASS_CSR && (u32)o->imm == MSTATUS;
     if ((changed && !own) || o->id == I_mret)
@@ -389,6 +391,7 @@ void log_begin(struct hart *h, const struct op *o, struct log_entry *e)
     hart_fetch(h, h->pc, &e->word, &bad);
     e->mstatus = h->mstatus;
     e->vtype = csr_read(h, VTYPE, 0);
+    e->vl = h->vl;
     e->elements = h->elements;
     e->traps = h->traps;
     e->mode = h->mode;

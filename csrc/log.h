@@ -19,7 +19,7 @@ enum { LOG_ACCESSES = 8 * MAX_VLENB }; /* eight registers of bytes */
 /* An instruction that is about to be executed, and what must be known from before. */
 struct log_entry {
     const struct op *op;
-    u64 pc, mstatus, vtype, elements, traps;
+    u64 pc, mstatus, vtype, vl, elements, traps;
     u32 word;
     u32 v; /* bit r: vector register r gets an element; loads: see accesses */
     u32 n;

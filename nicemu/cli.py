@@ -12,9 +12,10 @@ import math
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import asdict, dataclass
 from importlib import resources
+from io import FileIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -537,7 +538,7 @@ def run(
         raise ArgumentError("log '-' and --json both write to standard output: name a file")
     elf = load_elf(file)
     try:
-        with _log(log) as lines:
+        with _log(log, file) as lines:
             outcome = bare.run(
                 elf,
                 write,
@@ -566,15 +567,36 @@ def run(
 
 
 @contextmanager
-def _log(path: str | None) -> Iterator[Callable[[bytes], object] | None]:
-    """What takes the lines of a log: a file, `-` for standard output, None for nobody."""
+def _log(path: str | None, program: str) -> Iterator[Callable[[bytes], object] | None]:
+    """What takes the lines of a log: a file, `-` for standard output, None for nobody.
+
+    The file is opened when there is something to write, after all arguments have been checked.
+    """
     if path is None:
         yield None
-    elif path == "-":
+        return
+    if path == "-":
         yield sys.stdout.buffer.write
-    else:
-        with Path(path).open("wb") as file:
-            yield file.write
+        return
+    if Path(path).exists() and Path(path).samefile(program):
+        raise ArgumentError(f"log {path!r} is the program itself: name another file")
+    with ExitStack() as stack:
+        opened: list[FileIO] = []
+
+        def write(lines: bytes) -> None:
+            try:
+                if not opened:
+                    opened.append(stack.enter_context(Path(path).open("wb", buffering=0)))
+                rest = memoryview(lines)  # the lines come by the thousand
+                while rest:
+                    rest = rest[opened[0].write(rest) :]
+            except OSError as e:
+                raise FileFormatError(
+                    f"{path}: the log cannot be written: {e.strerror}: name a writable place"
+                ) from e
+
+        yield write
+        write(b"")  # of a run without a line
 
 
 def _show_outcome(outcome: Outcome) -> None:

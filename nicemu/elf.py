@@ -208,6 +208,11 @@ class _Parser:
         found = []
         for _name, kind, flags, address, offset, size, *_rest in sections:
             if kind == SHT_PROGBITS and flags & SHF_EXECINSTR and size:
+                if address + size > 1 << 64:
+                    raise self.bad(
+                        f"code section of {size} bytes at {address:#x} passes the end of memory: "
+                        "the file is damaged, build it again"
+                    )
                 found.append((address, self.at(offset, size, f"code section for {address:#x}")))
         total = sum(len(code) for _, code in found)
         if total > len(self.data):

@@ -395,6 +395,31 @@ def test_run_exits_as_the_program_does(tmp_path: Path, code: int, status: int) -
     assert max(map(len, lines)) <= 80
 
 
+def test_logs_that_cannot_be_written(tmp_path: Path) -> None:
+    """One line that names the log; nothing that was there before is lost."""
+    program = elf(tmp_path, printing(b"hi\n", 0))
+    code = program.read_bytes()
+    (tmp_path / "link").symlink_to(program)
+    old = tmp_path / "old.log"
+    old.write_text("precious")
+    for log, options, what in (
+        (program, [], "is the program itself"),
+        (tmp_path / "link", [], "is the program itself"),
+        (tmp_path, [], "cannot be written: Is a directory"),
+        (tmp_path / "no" / "log", [], "cannot be written: No such file"),
+        ("/dev/full", [], "cannot be written: No space left"),
+        (old, ["--isa", "bogus"], "isa 'bogus'"),
+        (old, ["--cores", 99], "99"),
+    ):
+        result = nic("run", program, "--log", log, *options)
+        assert result.exit_code == 2 and what in result.stderr, (log, result.stderr)
+        assert str(log) in result.stderr or options
+        assert result.stderr.count("\n") == 1
+    assert (program.read_bytes(), old.read_text()) == (code, "precious")
+    assert nic("run", program, "--log", old).exit_code == 0
+    assert old.read_text().startswith("core   0: 3 0x")
+
+
 def test_run_in_json(tmp_path: Path) -> None:
     path = elf(tmp_path, printing(b"hi\n", 3))
     result = nic("run", path, "--json", "--vlen", 128, "--memory", "1M")

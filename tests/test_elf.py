@@ -132,6 +132,14 @@ def test_two_symbol_tables() -> None:
         parse_elf(bytes(data))
 
 
+def test_a_code_section_past_the_end_of_memory() -> None:
+    data = bytearray(SMALL)
+    section = int.from_bytes(data[40:48], "little") + 64
+    data[section + 16 : section + 24] = ((1 << 64) - 2).to_bytes(8, "little")  # sh_addr
+    with pytest.raises(FileFormatError, match="passes the end of memory: the file is damaged"):
+        parse_elf(bytes(data))
+
+
 @settings(max_examples=300, deadline=None)
 @given(st.binary(max_size=300) | st.binary(max_size=300).map(lambda b: SMALL[:64] + b))
 def test_random_bytes_raise_one_type_only(data: bytes) -> None:

@@ -156,6 +156,15 @@ LINES: list[tuple[int, str]] = [
         encode("vmv.x.s", rd=15, vs2=4),
         f" e16 mf2 l2 c8_vstart {zeros(16)} x15 0xffffffffffffffff",
     ),
+    (  # past the end of memory: vl is cut
+        encode("vle16ff.v", vd=4, rs1=9),
+        f" e16 mf2 l1 v4  {zeros(24)}ffff0000 c8_vstart {zeros(16)}"
+        " c3104_vl 0x0000000000000001 mem 0x0000000080fffffe",
+    ),
+    (
+        encode("vsetivli", rd=0, uimm=2, vtype=vtype(16, "mf2")),
+        f" c8_vstart {zeros(16)} c3104_vl 0x0000000000000002",
+    ),
     (  # past the end of memory: what was loaded before it
         encode("vle16.v", vd=4, rs1=9),
         " e16 mf2 l2 v4  0x000000000000000000000000ffff0000 c8_vstart 0x0000000000000001"
