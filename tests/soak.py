@@ -243,6 +243,7 @@ def check(seed: int) -> Counter[str]:
         add_up(outcome)
     assert clean.counters.sent == clean.first_sends and not clean.counters.drops
     happened = asdict(faulty.counters)
+    happened["merged"] = sum(happened["merged"])  # on all cores
     drops = {f"dropped: {name}": n for name, n in happened.pop("drops").items()}
     return Counter({**happened, "begun again": faulty.begun_again, **drops})
 

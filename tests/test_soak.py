@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 from collections import Counter
 
+import pytest
+
 from nicemu.fabric import Exchange, Fabric
-from tests.soak import WIRE, check
+from tests.soak import WIRE, check, main
 
 SEEDS = int(os.environ.get("NICEMU_SOAK_SEEDS", "20"))
 
@@ -37,3 +39,10 @@ def test_copies_of_a_frame_are_corrupted_apart() -> None:
     c = fabric.counters()
     assert c.corrupted > 400
     assert sum(n for name, n in c.drops.items() if name in WIRE) + c.damaged <= c.corrupted
+
+
+def test_the_command_ends_with_its_sums(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--seeds", "2"]) == 0
+    *sums, last = capsys.readouterr().out.splitlines()
+    assert last.startswith("2 seeds, 0 fail")
+    assert {"sent", "merged"} <= {line.split()[0] for line in sums}
