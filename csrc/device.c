@@ -531,13 +531,9 @@ static enum verdict receive_down(struct device *d, struct member *m, const struc
     struct turn *t = group_find(m->group, m->plane, (struct place){p->round, p->lane});
     if (!t)
         return DROP_KEY;
-    struct work w = work_of(m, t, now);
-    const nicemu_exchange *e = &t->exchange->what;
-    u32 count = t->moved && t->owner == NO_OWNER ? 0 : w.piece.count;
-    u8 flags = !count ? FLAG_EMPTY : t->moved ? FLAG_MOVED : 0;
-    if (p->child != m->as_child || p->count != count || p->flags != flags ||
-        p->type != e->result_type || p->contributors != m->group->workers)
+    if (p->child != m->as_child || !turn_result_fits(m->group, t, p))
         return DROP_SHAPE;
+    struct work w = work_of(m, t, now);
     w.kept->down = (struct message){.packet = *p, .payload = f->payload, .bytes = f->payload_bytes};
     if (f->owner) {
         w.kept->down.owner = buffer_hold(f->owner);

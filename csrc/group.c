@@ -74,6 +74,14 @@ struct turn *group_turn(struct group *g, u32 plane, struct place place)
     return t;
 }
 
+bool turn_result_fits(const struct group *g, const struct turn *t, const struct packet *p)
+{
+    u32 count = t->moved && t->owner == NO_OWNER ? 0 : exchange_piece(t->exchange, t->chunk).count;
+    u8 flags = !count ? FLAG_EMPTY : t->moved ? FLAG_MOVED : 0;
+    return p->count == count && p->flags == flags && p->type == t->exchange->what.result_type &&
+           p->contributors == g->workers;
+}
+
 bool turn_done(struct turn *t, u32 worker, struct buffer *result)
 {
     if (!t->result && result) {

@@ -97,6 +97,8 @@ struct piece exchange_piece(const struct exchange *e, u32 chunk);
 struct turn *group_find(struct group *g, u32 plane, struct place place);
 /* The turn at that place, given now if it is the next one; NULL when there is nothing to do. */
 struct turn *group_turn(struct group *g, u32 plane, struct place place);
+/* Does a frame say of its payload what the result of that turn must be? */
+bool turn_result_fits(const struct group *g, const struct turn *t, const struct packet *p);
 /* A worker has the result; true when it was the last. */
 bool turn_done(struct turn *t, u32 worker, struct buffer *result);
 /* The plane is dead: collect its open turns, which group_turn gives anew on the other; how many.

@@ -132,11 +132,7 @@ static enum verdict accept(struct worker *w, u32 plane, const struct packet *p,
     struct turn *t = group_find(w->group, plane, place);
     if (!t || p->seq != t->exchange->seq || p->chunk != t->chunk)
         return DROP_KEY;
-    const nicemu_exchange *e = &t->exchange->what;
-    u32 count = t->moved && t->owner == NO_OWNER ? 0 : exchange_piece(t->exchange, t->chunk).count;
-    u8 flags = !count ? FLAG_EMPTY : t->moved ? FLAG_MOVED : 0;
-    if (p->count != count || p->flags != flags || p->type != e->result_type ||
-        p->contributors != w->group->workers)
+    if (!turn_result_fits(w->group, t, p))
         return DROP_SHAPE;
     store(w, t, f->payload);
     wait->busy = false;
