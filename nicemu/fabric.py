@@ -27,7 +27,7 @@ from nicemu.errors import ArgumentError, CapacityError, CollectiveError, NicemuE
 from nicemu.image import Context, KernelImage
 from nicemu.machine import Machine
 from nicemu.machine import machine as machine_of
-from nicemu.nic import SCRATCHPAD, Nic
+from nicemu.nic import SCRATCHPAD, Nic, kinds_of
 from nicemu.order import Order
 from nicemu.packet import drops, elements
 from nicemu.pcap import Capture
@@ -728,19 +728,17 @@ class Fabric:
             format_of(n) for n in (image.element, image.partial, image.result)
         )
         inputs = self._checked(group, exchange.inputs, element, "input")
-        if any(x is None or x.shape != inputs[0].shape for x in inputs):  # type: ignore[union-attr]
+        sizes = {None if x is None else int(x.size) for x in inputs}  # they are 1-D
+        count = sizes.pop()
+        if sizes or count is None:
             raise ArgumentError("inputs differ in shape, or one is None: pass one per worker")
-        count = int(inputs[0].size)  # type: ignore[union-attr]
         outputs = self._checked(group, exchange.outputs, result, "output")
         for device in self.devices.values():
             entries = device.nic.place(image)
         chunk = group.chunk(image)
         codes = elements()
         described = {
-            "kinds": [
-                {"fresh": entries[fresh], "more": entries[more], "bytes": row.size}
-                for fresh, more, row in (("first", "acc", element), ("load", "merge", partial))
-            ],
+            "kinds": kinds_of(image, entries),
             "emit": entries["emit"][1],
             "finish": entries["finish"][1],
             "types": [codes[element.alias].code, codes[partial.alias].code],

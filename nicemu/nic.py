@@ -153,6 +153,19 @@ class _Layout:
     room: int
 
 
+def kinds_of(image: KernelImage, entries: dict[str, list[int]]) -> list[dict[str, Any]]:
+    """The two nicemu_kind of the core: elements and partial sums, which entries take them.
+
+    Args:
+        image: the op.
+        entries: what :meth:`Nic.place` says of it.
+    """
+    return [
+        {"fresh": entries[fresh], "more": entries[more], "bytes": format_of(name).size}
+        for fresh, more, name in (("first", "acc", image.element), ("load", "merge", image.partial))
+    ]
+
+
 def _array(values: object, what: str) -> np.ndarray:
     if not isinstance(values, np.ndarray):
         raise ArgumentError(f"{what} is of type {type(values).__name__}: pass a numpy array")
@@ -638,17 +651,7 @@ class Nic:
         job = ffi.new(
             "nicemu_reduction *",
             {
-                "kinds": [
-                    {
-                        "fresh": self._entries(image, fresh),
-                        "more": self._entries(image, more),
-                        "bytes": format_of(name).size,
-                    }
-                    for fresh, more, name in (
-                        ("first", "acc", image.element),
-                        ("load", "merge", image.partial),
-                    )
-                ],
+                "kinds": kinds_of(image, self.place(image)),
                 "leave": leave,
                 "accumulator": scratch,
                 "payloads": scratch + layout.payloads,

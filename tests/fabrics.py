@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from hypothesis import HealthCheck, settings
 
 from nicemu import kernel
 from nicemu.dtypes import format_of
@@ -19,6 +21,18 @@ Array = np.ndarray
 #: every fault at once, as issue 4 has them
 FAULTS: dict[str, Any] = {"loss": 0.2, "duplicate": 0.2, "reorder": 0.3, "corrupt": 0.01}
 SENTINEL = 0x5A
+
+
+def machine_settings(examples: int, steps: int) -> settings:
+    """Of a state machine: repeatable, and told of the first failure; more by the environment."""
+    return settings(
+        max_examples=int(os.environ.get("NICEMU_MACHINE_EXAMPLES", examples)),
+        stateful_step_count=steps,
+        deadline=None,
+        derandomize=True,
+        report_multiple_bugs=False,
+        suppress_health_check=list(HealthCheck),
+    )
 
 
 def streams(n: int, count: int, element: str = "bfloat16", seed: int = 1) -> list[Array]:

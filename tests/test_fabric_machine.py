@@ -7,7 +7,6 @@ step both must have sent the same frames, given the same verdict and stored the 
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from copy import deepcopy
 from dataclasses import replace
@@ -16,7 +15,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -35,7 +33,7 @@ from nicemu.fabric import Exchange, Fabric, Ticket
 from nicemu.packet import Kind, Packet, build, parse
 from nicemu.topology import topology
 from tests.fabric_model import Frame, Host, Key, Network, Tree, Values
-from tests.fabrics import allreduce
+from tests.fabrics import allreduce, machine_settings
 
 PCAP_RECORD = 16  # bytes of a record's head
 #: bytes that routers may change, without which the ICRC is computed: a bit there hurts nobody
@@ -384,14 +382,7 @@ class FabricMachine(RuleBasedStateMachine):
             self.hand.check()
 
 
-SETTINGS = settings(
-    max_examples=int(os.environ.get("NICEMU_MACHINE_EXAMPLES", "80")),
-    stateful_step_count=80,
-    deadline=None,
-    derandomize=True,
-    report_multiple_bugs=False,
-    suppress_health_check=list(HealthCheck),
-)
+SETTINGS = machine_settings(examples=80, steps=80)
 #: verdicts, and ends of collectives, that must have been met
 ENDS = {"done", "missing", "waiting"}
 VERDICTS = {"accepted", "duplicate", "stale", "future", "key", "lane", "child", "icrc", "failed"}

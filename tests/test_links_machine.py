@@ -8,12 +8,10 @@ every partial sum is the sum of exactly those who are said to be in it.
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from typing import ClassVar
 
 import numpy as np
-from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -26,7 +24,7 @@ from hypothesis.stateful import (
 
 from nicemu import CollectiveError, kernel
 from nicemu.fabric import Exchange, Fabric, Group, Link, Ticket
-from tests.fabrics import FAULTS, sums_up
+from tests.fabrics import FAULTS, machine_settings, sums_up
 
 #: Virtual seconds in which everything must have ended.
 LONGEST = 60.0
@@ -179,14 +177,7 @@ class BadLinks(RuleBasedStateMachine):
             self.seen["closed or failed"] += 1
 
 
-SETTINGS = settings(
-    max_examples=int(os.environ.get("NICEMU_MACHINE_EXAMPLES", "60")),
-    stateful_step_count=40,
-    deadline=None,
-    derandomize=True,
-    report_multiple_bugs=False,
-    suppress_health_check=list(HealthCheck),
-)
+SETTINGS = machine_settings(examples=60, steps=40)
 
 
 def test_whatever_happens_to_links_every_collective_ends() -> None:
