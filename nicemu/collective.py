@@ -18,6 +18,7 @@ import numpy as np
 
 from nicemu.algorithms import ALGORITHMS, Hosts, Piece, Pieces
 from nicemu.builtin import kernel
+from nicemu.counters import FabricCounters
 from nicemu.dtypes import format_of
 from nicemu.errors import (
     ArgumentError,
@@ -26,7 +27,8 @@ from nicemu.errors import (
     ImageError,
     WorkerLostError,
 )
-from nicemu.fabric import Exchange, Fabric, FabricCounters, Group, RawPartial, Ticket
+from nicemu.exchange import Exchange, RawPartial
+from nicemu.fabric import Fabric, Group, Ticket
 from nicemu.image import Context, KernelImage
 from nicemu.numerics import Report, report
 from nicemu.order import Order, devices, leaves

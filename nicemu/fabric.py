@@ -1,8 +1,8 @@
 """The fabric: workers, devices and links in a tree, and the virtual time in which frames travel.
 
-Owns: building a tree in the C core, groups, exchanges and their tickets, the loop that lets virtual
-time pass, counters, capture.  What a collective is, and what users see of it, is collective's; how
-frames, slots and links behave is csrc's.
+Owns: building a tree in the C core, groups, tickets of exchanges, the loop that lets virtual time
+pass, capture.  An exchange's arrays are exchange's; what a collective is, and what users see of it,
+collective's and communicator's; how frames, slots and links behave is csrc's.
 
 Times are seconds of virtual time; they have nothing to do with how long the host takes.
 """
@@ -17,36 +17,30 @@ from threading import RLock
 from types import TracebackType
 from typing import Any, Self
 
-import numpy as np
-
 from nicemu import _core
 from nicemu._core import Counters
 from nicemu._nicemu import ffi, lib
-from nicemu.dtypes import Format, format_of
+from nicemu.counters import FabricCounters, LinkCounters, Replay
+from nicemu.dtypes import format_of
 from nicemu.errors import ArgumentError, CapacityError, CollectiveError, NicemuError
-from nicemu.image import Context, KernelImage
+from nicemu.exchange import SECOND, Exchange, Job, RawPartial
+from nicemu.image import KernelImage
 from nicemu.machine import Machine
 from nicemu.machine import machine as machine_of
-from nicemu.nic import SCRATCHPAD, Nic, kinds_of
+from nicemu.nic import SCRATCHPAD, Nic
 from nicemu.order import Order
-from nicemu.packet import drops, elements
+from nicemu.packet import drops
 from nicemu.pcap import Capture
 from nicemu.topology import topology as tree_of
 
 __all__ = [
     "Device",
-    "Exchange",
     "Fabric",
-    "FabricCounters",
     "Group",
     "Link",
-    "LinkCounters",
-    "RawPartial",
-    "Replay",
     "Ticket",
 ]
 
-SECOND = 10**12  # picoseconds
 DELAY = 1e-6  # of a link
 INSTRUCTION = 1000  # picoseconds of virtual time for each retired instruction
 FOREVER = 2**64 - 1
@@ -58,188 +52,6 @@ MAX_IN_FLIGHT: int = lib.NICEMU_MAX_EXCHANGES  # of a group
 MAX_GROUPS: int = lib.NICEMU_MAX_GROUPS
 MAX_WINDOW: int = lib.NICEMU_MAX_WINDOW
 MTUS = range(256, int(lib.NICEMU_MAX_PAYLOAD) + 1)
-
-
-# ---- what callers pass and get -------------------------------------------------------------------
-
-
-@dataclass
-class Exchange:
-    """One collective of a group, as the fabric runs it.  Until it ends, the arrays belong to it.
-
-    Attributes:
-        image: the op; None: payloads are moved and not added.
-        inputs: per worker a 1-D contiguous array.  Reduced: all of one shape (count,), of the
-            image's element dtype.  Moved: what the worker has of the whole, any dtype, or None for
-            nothing; the whole are all of them, one after another.
-        outputs: per worker where its part of the result goes, 1-D contiguous, or None.  It may be
-            that worker's input.
-        offsets: per worker the index in the whole of its output's first element; None: all 0.
-        partials: True: keep the partial sums of every device.
-        context: of the whole's first element: its ``element`` and ``seed`` count.
-    """
-
-    image: KernelImage | None
-    inputs: Sequence[np.ndarray | None]
-    outputs: Sequence[np.ndarray | None]
-    offsets: Sequence[int] | None = None
-    partials: bool = False
-    context: Context = field(default_factory=Context)
-
-
-@dataclass(frozen=True)
-class RawPartial:
-    """The partial sums of one device, chunk by chunk.
-
-    Attributes:
-        device: its name.
-        values: shape (count,), of the image's partial dtype; what no chunk says is there is 0.
-        chunk: elements of a full chunk.
-        times: per chunk, when it was there, in picoseconds; 0: it is not there.
-        words: shape (chunks, words): who is in each chunk, bit w of a row = worker w of the group.
-        workers: of the group.
-    """
-
-    device: str
-    values: np.ndarray
-    chunk: int
-    times: np.ndarray
-    words: np.ndarray
-    workers: int
-
-    @property
-    def members(self) -> np.ndarray:
-        """Shape (chunks, workers), bool: who is in each chunk."""
-        bits = np.unpackbits(self.words.view(np.uint8), axis=1, bitorder="little")
-        return bits[:, : self.workers].astype(bool)
-
-    def pieces(self) -> Iterator[tuple[range, tuple[int, ...], float]]:
-        """Stretches of elements that are there: which, of which ranks, and when the last was."""
-        begin, there, members = 0, self.times != 0, self.members
-        for end in range(1, self.times.size + 1):
-            if (
-                end < self.times.size
-                and there[begin] == there[end]
-                and (members[begin] == members[end]).all()
-            ):
-                continue
-            if there[begin]:
-                elements = range(begin * self.chunk, min(end * self.chunk, self.values.size))
-                ranks = tuple(int(r) for r in np.flatnonzero(members[begin]))
-                yield elements, ranks, int(self.times[begin:end].max()) / SECOND
-            begin = end
-
-
-@dataclass(frozen=True)
-class LinkCounters:
-    """What has happened to the frames of one direction of a link.
-
-    ``sent + duplicated == delivered + lost + cut`` and what is under way.
-
-    Attributes:
-        sent: frames offered to it.
-        duplicated: second copies that it has made.
-        lost: frames that it has lost by chance.
-        cut: copies that were lost because it was, or went, down.
-        delivered: copies that reached the other end.
-        reordered: copies that were held back.
-        corrupted: copies in which it has flipped a bit.
-    """
-
-    sent: int
-    duplicated: int
-    lost: int
-    cut: int
-    delivered: int
-    reordered: int
-    corrupted: int
-
-
-@dataclass(frozen=True)
-class FabricCounters:
-    """What has happened on all links and at all nodes since the fabric was made.
-
-    Always ``sent + duplicated == delivered + lost + cut + under_way`` and
-    ``delivered + injected == accepted + sum(drops.values())``.
-
-    Attributes:
-        sent: frames that workers and devices have sent.
-        duplicated: second copies that links have made.
-        lost: frames that links have lost by chance.
-        cut: copies that were lost because a link was down.
-        delivered: copies that reached the other end.
-        under_way: copies that have not.
-        reordered: copies that were held back.
-        corrupted: copies in which a link has flipped a bit.
-        damaged: of the accepted, those with a flipped bit in a place that nothing depends on.
-        injected: frames passed to :meth:`Fabric.receive`.
-        accepted: frames that passed all checks.
-        drops: reason (row of drop.def) -> frames dropped, without zeros.
-        resent: frames that workers have sent again by timer.
-        repeated: frames that devices have sent again on a duplicate.
-        calls: handler calls.
-        merged: payloads that core 0, 1, ... of the devices have merged.
-        events: events of the virtual time.
-    """
-
-    sent: int
-    duplicated: int
-    lost: int
-    cut: int
-    delivered: int
-    under_way: int
-    reordered: int
-    corrupted: int
-    damaged: int
-    injected: int
-    accepted: int
-    drops: dict[str, int]
-    resent: int
-    repeated: int
-    calls: int
-    merged: tuple[int, ...]
-    events: int
-
-    def __sub__(self, before: FabricCounters) -> FabricCounters:
-        """What has happened since then."""
-        numbers = {
-            row.name: getattr(self, row.name) - getattr(before, row.name)
-            for row in fields(self)
-            if row.name not in ("drops", "merged")
-        }
-        merged = tuple(n - m for n, m in zip(self.merged, before.merged, strict=True))
-        drops = {name: n - before.drops.get(name, 0) for name, n in self.drops.items()}
-        drops = {name: n for name, n in drops.items() if n}
-        return FabricCounters(**numbers, merged=merged, drops=drops)
-
-
-@dataclass(frozen=True)
-class Replay:
-    """A plane that died, and what was done about it; seconds of virtual time.
-
-    Attributes:
-        plane: which.
-        chunks: that were begun again on the other plane.
-        down: when its link went down; None where it did not, and its silence was found out.
-        detected: when that was seen.
-        replayed: when the last of the chunks was done; None: not yet.
-    """
-
-    plane: int
-    chunks: int
-    down: float | None
-    detected: float
-    replayed: float | None
-
-    @property
-    def detection_time(self) -> float | None:
-        """From the link's end to its being seen."""
-        return None if self.down is None else self.detected - self.down
-
-    @property
-    def replay_time(self) -> float | None:
-        """From there until nothing was left of it."""
-        return None if self.replayed is None else self.replayed - self.detected
 
 
 # ---- parts of a fabric ---------------------------------------------------------------------------
@@ -317,9 +129,7 @@ class Ticket:
         time: virtual seconds at which it ended.
     """
 
-    def __init__(
-        self, group: Group, exchange: Exchange, seq: int, records: dict[str, RawPartial], keep: Any
-    ) -> None:
+    def __init__(self, group: Group, exchange: Exchange, seq: int, job: Job) -> None:
         """Made by :meth:`Group.start`."""
         self.exchange = exchange
         self.seq = seq
@@ -328,8 +138,8 @@ class Ticket:
         self.levels: list[str] = []
         self.time: float | None = None
         self._group = group
-        self._records = records
-        self._keep = keep  # memory that the C core points to
+        self._records = job.records
+        self._job: Job | None = job  # what the C core points to
 
     def partials(self) -> dict[str, RawPartial]:
         """Device -> what it has of partial sums now; empty where they were not asked for."""
@@ -383,7 +193,7 @@ class Group:
         self.fabric = fabric
         self.ranks = ranks
         self.window = window
-        self.names, order = fabric._paths(ranks)
+        order, self.names = fabric._tree.order(ranks)
         self.order: Order | None = None if fabric.arrival else order
         self.number = number
         self._open = True
@@ -531,6 +341,7 @@ class Fabric:
         self.machine = machine_of(machine)
         self.simd = simd
         self._tree = tree_of(topology, self.ranks)
+        self.order, paths = self._tree.order(range(self.ranks))
         self._lock = RLock()
         self._tickets: dict[tuple[int, int], Ticket] = {}
         self._groups: dict[int, Group] = {}
@@ -545,7 +356,8 @@ class Fabric:
         }
         hop = link["delay"] + link["jitter"]
         link["span"] = 4 * hop + 1
-        longest = (hop + (link["span"] if reorder else 0)) * 2 * (1 + self._depth())
+        hops = 2 + max(map(len, paths.values()))  # links between a worker and the root, or one more
+        longest = (hop + (link["span"] if reorder else 0)) * 2 * hops
         config = {
             "seed": seed % 2**64,
             "planes": self.planes,
@@ -567,26 +379,15 @@ class Fabric:
         self._levels = self._tree.devices()
         for plane in range(self.planes):
             self._build(plane, self.machine, self.simd, ffi.new("nicemu_link_config *", link))
-        self._names, self.order = self._paths(tuple(range(self.ranks)))
         self._capture = Capture(capture) if capture is not None else None
         if self._capture is not None:
             lib.nicemu_fabric_capture(self._fabric, 1)
 
     # ---- building --------------------------------------------------------------------------------
 
-    def _depth(self, name: str | int | None = None) -> int:
-        """Devices between a worker and the root, at most."""
-        if isinstance(name, int):
-            return 0
-        return 1 + max(self._depth(child) for child in self._tree.children[name or self._tree.root])
-
-    def _behind(self, name: str | int) -> tuple[int, ...]:
-        if isinstance(name, int):
-            return (name,)
-        return tuple(r for child in self._tree.children[name] for r in self._behind(child))
-
     def _build(self, plane: int, machine: Machine, simd: str, link: Any) -> None:
         suffix = f"@{plane}" if plane else ""
+        workers = self._tree.workers()
         for number, name in enumerate(self._levels):
             nic = Nic(machine, threads=1, simd=simd)
             config = {
@@ -607,7 +408,7 @@ class Fabric:
                 ffi.new("nicemu_device_config *", config),
             )
             full = name + suffix
-            self.devices[full] = Device(full, plane, number, node, self._behind(name), nic)
+            self.devices[full] = Device(full, plane, number, node, workers[name], nic)
         for name in self._levels:
             for child in self._tree.children[name]:
                 below = f"rank{child}" if isinstance(child, int) else child + suffix
@@ -622,24 +423,6 @@ class Fabric:
                 )
                 ends = (below, name + suffix)
                 self._links[ends] = Link(self, *ends, number)
-
-    def _paths(self, ranks: tuple[int, ...]) -> tuple[dict[str, tuple[int, ...]], Order]:
-        """The tree of a group: device -> child indices from the root down; and its order."""
-        worker = {rank: i for i, rank in enumerate(ranks)}
-        names: dict[str, tuple[int, ...]] = {}
-
-        def members(name: str | int) -> int:
-            return sum(rank in worker for rank in self._behind(name))
-
-        def walk(name: str | int, path: tuple[int, ...]) -> Order:
-            if isinstance(name, int):
-                return worker[name]
-            names[name] = path
-            taking = [child for child in self._tree.children[name] if members(child)]
-            return tuple(walk(child, (*path, i)) for i, child in enumerate(taking))
-
-        order = walk(self._tree.root, ())
-        return names, order
 
     # ---- groups and exchanges --------------------------------------------------------------------
 
@@ -700,7 +483,7 @@ class Fabric:
         ticket.done = True
         ticket.error = error
         ticket.time = self.now
-        ticket._keep = None
+        ticket._job = None
         del self._tickets[ticket._group.number, ticket.seq]
 
     def _start(self, group: Group, exchange: Exchange) -> Ticket:
@@ -710,167 +493,20 @@ class Fabric:
             self._step()
         if group._failed is not None:
             raise CollectiveError(f"the group has failed ({group._failed}): open another")
-        job, keep, records = (
-            self._reduction(group, exchange) if exchange.image else self._movement(group, exchange)
-        )
-        seq = _core.call("exchange", lib.nicemu_exchange_start, self._fabric, group.number, job)
-        ticket = Ticket(group, exchange, seq, records, (job, keep))
+        exchange.check(len(group.ranks))
+        image, chunk = exchange.image, group.chunk(exchange.image)
+        if image is None:
+            job = exchange.movement(chunk)
+        else:
+            for device in self.devices.values():
+                entries = device.nic.place(image)
+            numbers = {name: self.devices[name].number for name in group.names}
+            job = exchange.reduction(image, entries, chunk, numbers)
+        start = lib.nicemu_exchange_start
+        seq = _core.call("exchange", start, self._fabric, group.number, job.handle)
+        ticket = Ticket(group, exchange, seq, job)
         self._tickets[group.number, seq] = ticket
         return ticket
-
-    def _reduction(
-        self, group: Group, exchange: Exchange
-    ) -> tuple[Any, list[Any], dict[str, RawPartial]]:
-        """The C description of a reduction, what it points to, and the records of partial sums."""
-        image = exchange.image
-        assert image is not None
-        element, partial, result = (
-            format_of(n) for n in (image.element, image.partial, image.result)
-        )
-        inputs = self._checked(group, exchange.inputs, element, "input")
-        sizes = {None if x is None else int(x.size) for x in inputs}  # they are 1-D
-        count = sizes.pop()
-        if sizes or count is None:
-            raise ArgumentError("inputs differ in shape, or one is None: pass one per worker")
-        outputs = self._checked(group, exchange.outputs, result, "output")
-        for device in self.devices.values():
-            entries = device.nic.place(image)
-        chunk = group.chunk(image)
-        codes = elements()
-        described = {
-            "kinds": kinds_of(image, entries),
-            "emit": entries["emit"][1],
-            "finish": entries["finish"][1],
-            "types": [codes[element.alias].code, codes[partial.alias].code],
-            "result_type": codes[result.alias].code,
-            "accumulator_bytes": format_of(image.accumulator).size,
-            "result_bytes": result.size,
-            "chunk": chunk,
-            "count": count,
-        }
-        records = self._records(group, count, chunk, partial) if exchange.partials else {}
-        return (*self._exchange(group, exchange, described, inputs, outputs, records, 1), records)
-
-    def _movement(
-        self, group: Group, exchange: Exchange
-    ) -> tuple[Any, list[Any], dict[str, RawPartial]]:
-        """The C description of a movement, in bytes, and what it points to."""
-        inputs = self._checked(group, exchange.inputs, None, "input")
-        outputs = self._checked(group, exchange.outputs, None, "output")
-        sizes = {x.itemsize for x in (*inputs, *outputs) if x is not None}
-        if len(sizes) > 1:
-            raise ArgumentError(f"arrays of items of {sorted(sizes)} bytes: use one dtype")
-        item = sizes.pop() if sizes else 1
-        blocks = np.cumsum([0, *(0 if x is None else x.nbytes for x in inputs)], dtype=np.uint64)
-        count = int(blocks[-1])
-        pointer = ffi.from_buffer("uint64_t[]", blocks)
-        described = {
-            "kinds": [{"bytes": 1}, {}],
-            "result_bytes": 1,
-            "moved": 1,
-            "chunk": self.mtu,
-            "count": count,
-            # nothing to move: one empty chunk, for which all wait
-            "blocks": pointer if count else ffi.NULL,
-        }
-        job, keep = self._exchange(group, exchange, described, inputs, outputs, {}, item)
-        return job, [*keep, blocks, pointer], {}
-
-    def _exchange(
-        self,
-        group: Group,
-        exchange: Exchange,
-        described: dict[str, Any],
-        inputs: list[np.ndarray | None],
-        outputs: list[np.ndarray | None],
-        records: dict[str, RawPartial],
-        item: int,
-    ) -> tuple[Any, list[Any]]:
-        """A nicemu_exchange and what it points to; offsets count ``item`` bytes or elements."""
-        offsets = [0] * len(group.ranks) if exchange.offsets is None else list(exchange.offsets)
-        starts = [index(o) * item for o in offsets]
-        stops = [
-            start + (0 if out is None else out.size * item)
-            for start, out in zip(starts, outputs, strict=True)
-        ]
-        whole = described["count"]
-        if any(
-            start < 0 or stop > max(whole, start) for start, stop in zip(starts, stops, strict=True)
-        ):
-            raise ArgumentError(
-                f"an output's offset and size go beyond the {whole // item} elements of the result"
-            )
-
-        def pointers(arrays: list[np.ndarray | None]) -> Any:
-            return ffi.new(
-                "void *[]",
-                [ffi.NULL if a is None else ffi.cast("void *", a.ctypes.data) for a in arrays],
-            )
-
-        rows = ffi.NULL
-        if records:
-            rows = ffi.new("nicemu_record[]", len(self._levels))
-            for number, name in enumerate(self._levels):
-                if record := records.get(name):
-                    rows[number].values = ffi.cast("void *", record.values.ctypes.data)
-                    rows[number].times = ffi.cast("uint64_t *", record.times.ctypes.data)
-                    rows[number].members = ffi.cast("uint64_t *", record.words.ctypes.data)
-        keep = [
-            inputs, outputs, records, rows,
-            pointers(inputs), pointers(outputs),
-            ffi.new("uint64_t[]", starts), ffi.new("uint64_t[]", stops),
-        ]  # fmt: skip
-        job = ffi.new(
-            "nicemu_exchange *",
-            {
-                **described,
-                "workers": len(group.ranks),
-                "inputs": keep[4],
-                "outputs": keep[5],
-                "from": keep[6],
-                "to": keep[7],
-                "records": rows,
-                "context": list(exchange.context.pack()),
-            },
-        )
-        return job, keep
-
-    def _checked(
-        self,
-        group: Group,
-        arrays: Sequence[np.ndarray | None],
-        row: Format | None,
-        what: str,
-    ) -> list[np.ndarray | None]:
-        if len(arrays) != len(group.ranks):
-            raise ArgumentError(f"{len(arrays)} {what}s for {len(group.ranks)} workers: one each")
-        for i, array in enumerate(arrays):
-            if array is None:
-                continue
-            good = isinstance(array, np.ndarray) and array.ndim == 1 and array.flags.c_contiguous
-            if not good or (row is not None and array.dtype != row.dtype):
-                raise ArgumentError(
-                    f"{what} {i} is {getattr(array, 'dtype', type(array).__name__)} of shape "
-                    f"{getattr(array, 'shape', None)}: use a contiguous 1-D array"
-                    + (f" of {row.name}" if row else "")
-                )
-            if what == "output" and not array.flags.writeable:
-                raise ArgumentError(f"output {i} is not writeable: pass another array")
-        return list(arrays)
-
-    def _records(self, group: Group, count: int, chunk: int, row: Format) -> dict[str, RawPartial]:
-        chunks = -(-count // chunk)
-        return {
-            name: RawPartial(
-                device=name,
-                values=np.zeros(count, row.dtype),
-                chunk=chunk,
-                times=np.zeros(chunks, np.uint64),
-                words=np.zeros((chunks, -(-len(group.ranks) // 64)), np.uint64),
-                workers=len(group.ranks),
-            )
-            for name in group.names
-        }
 
     # ---- time ------------------------------------------------------------------------------------
 

@@ -1,17 +1,18 @@
 """Topologies: trees of devices with the workers at their leaves.
 
-Owns: the presets, each a function that returns a tree, and the reading of networkx graphs.  What
-runs on a tree is fabric's.
+Owns: the presets, each a function that returns a tree, the reading of networkx graphs, walks over a
+tree.  What runs on it is fabric's.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from nicemu.errors import ArgumentError
+from nicemu.order import Order, Path
 
 __all__ = ["TOPOLOGIES", "Tree", "topology"]
 
@@ -38,6 +39,40 @@ class Tree:
         for name in out:
             out += [child for child in self.children[name] if isinstance(child, str)]
         return out
+
+    def workers(self) -> dict[str, tuple[int, ...]]:
+        """Device -> the workers behind it, from left to right."""
+        behind: dict[str, tuple[int, ...]] = {}
+        for name in reversed(self.devices()):
+            behind[name] = tuple(
+                worker
+                for child in self.children[name]
+                for worker in ((child,) if isinstance(child, int) else behind[child])
+            )
+        return behind
+
+    def order(self, ranks: Sequence[int]) -> tuple[Order, dict[str, Path]]:
+        """Who merges whom when only these workers take part; ``ranks[i]`` is number i in it.
+
+        Returns:
+            The order, and where in it each device is that has some of them behind it.
+        """
+        parts: dict[str | int, Order] = {rank: i for i, rank in enumerate(ranks)}
+        for name in reversed(self.devices()):
+            if below := tuple(parts[child] for child in self.children[name] if child in parts):
+                parts[name] = below
+        paths: dict[str, Path] = {}
+        left: list[tuple[str, Path]] = [(self.root, ())]
+        while left:
+            name, path = left.pop()
+            paths[name] = path
+            taking = [child for child in self.children[name] if child in parts]
+            left += [
+                (child, (*path, i))
+                for i, child in reversed(list(enumerate(taking)))
+                if isinstance(child, str)
+            ]
+        return parts[self.root], paths
 
 
 def star(ranks: int) -> Tree:

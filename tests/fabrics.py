@@ -11,8 +11,10 @@ import numpy as np
 from hypothesis import HealthCheck, settings
 
 from nicemu import kernel
+from nicemu.counters import FabricCounters
 from nicemu.dtypes import format_of
-from nicemu.fabric import Exchange, Fabric, FabricCounters, Group, Ticket
+from nicemu.exchange import Exchange
+from nicemu.fabric import Fabric, Group, Ticket
 from nicemu.packet import Kind, Packet, build
 from nicemu.reference.tree import reduce_tree
 

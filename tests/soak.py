@@ -24,8 +24,10 @@ import numpy as np
 
 import nicemu
 from nicemu.builtin import OPS
+from nicemu.counters import FabricCounters
 from nicemu.dtypes import FORMATS, format_of
-from nicemu.fabric import Exchange, Fabric, FabricCounters, Group
+from nicemu.exchange import Exchange
+from nicemu.fabric import Fabric, Group
 from nicemu.packet import drops
 from nicemu.reference.tree import reduce_tree
 from tests.fabrics import FAULTS, sums_up

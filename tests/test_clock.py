@@ -6,7 +6,8 @@ import pytest
 
 from nicemu import ArgumentError, kernel
 from nicemu import fabric as module
-from nicemu.fabric import Exchange, Fabric
+from nicemu.exchange import Exchange
+from nicemu.fabric import Fabric
 from tests.fabrics import FAULTS, allreduce, streams
 
 

@@ -12,9 +12,11 @@ import pytest
 
 from nicemu import ArgumentError, Machine, kernel
 from nicemu.errors import CapacityError, CollectiveError
-from nicemu.fabric import Exchange, Fabric
+from nicemu.exchange import Exchange
+from nicemu.fabric import Fabric
 from nicemu.pcap import read
 from nicemu.reference.tree import reduce_tree
+from nicemu.topology import topology
 from tests.encode import encode, load_constant, vtype
 from tests.fabrics import FAULTS, allreduce, guarded, streams, sums_up
 from tests.test_nic import A0, A1, OK, OPS, PRESETS, SP, T0, T1, made
@@ -91,6 +93,21 @@ def test_a_networkx_tree() -> None:
     ):
         with pytest.raises(ArgumentError, match=words):
             Fabric(2, bad)
+
+
+def test_the_order_of_some_workers() -> None:
+    """Devices that nobody is behind are left out; however many are above one another."""
+    tree = topology("cards", 18)
+    order, paths = tree.order([17, 5, 6])
+    assert order == (((1, 2),), ((0,),))
+    assert paths == {
+        "spine0": (), "leaf0": (0,), "nic1": (0, 0), "leaf1": (1,), "nic4": (1, 0)
+    }  # fmt: skip
+    high = 2000  # more than Python's recursion goes
+    chain = networkx.DiGraph([*((f"d{i}", f"d{i + 1}") for i in range(high)), (f"d{high}", 0)])
+    tree = topology(chain, 1)
+    assert max(map(len, tree.order([0])[1].values())) == high
+    assert set(tree.workers().values()) == {(0,)}
 
 
 def test_in_place() -> None:
@@ -635,21 +652,30 @@ def test_refused_exchanges() -> None:
     fabric = Fabric(2, "star")
     image = kernel("sum", "float32")
     good = [np.zeros(4, np.float32) for _ in range(2)]
+    frozen = np.zeros(4, np.float32)
+    frozen.flags.writeable = False
     with fabric.group() as group:
-        for inputs, outputs, offsets in (
-            (good[:1], good, None),
-            (good, good[:1], None),
-            ([good[0], None], good, None),
-            ([good[0], good[0][:3]], good, None),
-            ([good[0], good[0].astype(np.float64)], good, None),
-            ([good[0], np.zeros(8, np.float32)[::2]], good, None),
-            (good, [good[0], good[0].astype(np.float16)], None),
-            (good, [good[0], np.broadcast_to(good[0][:1], 4)], None),
-            (good, good, [0, 1]),
-            (good, good, [0, -1]),
+        for inputs, outputs, offsets, words in (
+            (good[:1], good, None, "1 inputs for 2 workers"),
+            (good, good[:1], None, "1 outputs for 2 workers"),
+            ([good[0], None], good, None, "one is None"),
+            ([None, None], good, None, "one is None"),
+            ([good[0], good[0][:3]], good, None, "inputs differ in shape"),
+            ([good[0], good[0].astype(np.float64)], good, None, "input 1 is float64"),
+            ([good[0], np.zeros(8, np.float32)[::2]], good, None, "input 1 .* contiguous"),
+            (good, [good[0], good[0].astype(np.float16)], None, "output 1 is float16"),
+            (good, [good[0], np.broadcast_to(good[0][:1], 4)], None, "output 1 .* contiguous"),
+            (good, [good[0], frozen], None, "output 1 is not writeable"),
+            (good, good, [0], "1 offsets for 2 workers"),
+            (good, good, [0, 1], "beyond the 4 elements"),
+            (good, good, [0, -1], "beyond the 4 elements"),
         ):
-            with pytest.raises(ArgumentError):
+            with pytest.raises(ArgumentError, match=words):
                 group.start(Exchange(image, inputs, outputs, offsets))
+        with pytest.raises(ArgumentError, match=r"items of \[4, 8\] bytes"):
+            group.start(Exchange(None, [good[0], None], [None, np.zeros(4)]))
+        with pytest.raises(ArgumentError, match="beyond the 4 elements"):
+            group.start(Exchange(None, [good[0], None], [None, good[1]], [0, 1]))
     with pytest.raises(ArgumentError, match="closed"):
         group.start(Exchange(image, good, good))
     for ranks in ([], [0, 0], [2], [-1]):

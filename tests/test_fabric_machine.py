@@ -29,7 +29,8 @@ import nicemu
 from nicemu import _core
 from nicemu._nicemu import ffi, lib
 from nicemu.dtypes import FORMATS, format_of
-from nicemu.fabric import Exchange, Fabric, Ticket
+from nicemu.exchange import Exchange
+from nicemu.fabric import Fabric, Ticket
 from nicemu.packet import Kind, Packet, build, parse
 from nicemu.topology import topology
 from tests.fabric_model import Frame, Host, Key, Network, Tree, Values

@@ -24,7 +24,7 @@ CSRC = Path(__file__).parent.parent / "csrc"
 #: Python modules from the bottom to the top.  A module imports only from lines above its own.
 LEVELS: tuple[tuple[str, ...], ...] = (
     ("_nicemu",),  # the C core
-    ("errors", "order", "tables"),
+    ("errors", "order", "tables", "counters"),
     ("dtypes", "machine", "_core", "files"),
     ("image", "elf", "gradients", "isa", "packet", "pcap", "topology"),  # data
     ("compile",),
@@ -37,7 +37,8 @@ LEVELS: tuple[tuple[str, ...], ...] = (
         "reference.error",
     ),
     ("partials", "nic", "bare"),
-    ("algorithms", "numerics", "fabric"),
+    ("algorithms", "numerics", "exchange"),
+    ("fabric",),
     ("collective",),
     ("cli",),
     ("__main__",),
@@ -52,8 +53,9 @@ OUTSIDE = {
     "rich": {"cli"},
     "safetensors": {"gradients"},
 }
-#: The C core is behind one door; nic and fabric hand it descriptions of reductions, packet frames.
-DOOR = {"_core", "nic", "packet", "fabric"}
+#: The C core is behind one door; nic and exchange hand it descriptions of reductions, packet frames
+#: and fabric trees.
+DOOR = {"_core", "nic", "packet", "exchange", "fabric"}
 #: The reference shares nothing with what it is held against.
 REFERENCE_MAY = {
     "errors",

@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 
 from nicemu import kernel
-from nicemu.fabric import Exchange, Fabric, FabricCounters, LinkCounters
+from nicemu.counters import FabricCounters, LinkCounters
+from nicemu.exchange import Exchange
+from nicemu.fabric import Fabric
 from tests.fabrics import allreduce, streams, sums_up
 
 

@@ -7,7 +7,8 @@ from collections import Counter
 
 import pytest
 
-from nicemu.fabric import Exchange, Fabric
+from nicemu.exchange import Exchange
+from nicemu.fabric import Fabric
 from tests.soak import WIRE, check, main
 
 SEEDS = int(os.environ.get("NICEMU_SOAK_SEEDS", "20"))

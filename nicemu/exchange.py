@@ -1,0 +1,274 @@
+"""An exchange: one collective of a group, as arrays, and as the C core has it.
+
+Owns: the check of its arrays, its C description and the memory that this points to, records of
+partial sums chunk by chunk.  What starts it and lets it end is fabric's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate
+from operator import index
+from typing import Any
+
+import numpy as np
+
+from nicemu._nicemu import ffi
+from nicemu.dtypes import Format, format_of
+from nicemu.errors import ArgumentError
+from nicemu.image import Context, KernelImage
+from nicemu.nic import kinds_of
+from nicemu.packet import elements
+
+__all__ = ["SECOND", "Exchange", "Job", "RawPartial"]
+
+SECOND = 10**12  # picoseconds
+
+
+@dataclass
+class Exchange:
+    """One collective of a group, as the fabric runs it.  Until it ends, the arrays belong to it.
+
+    Attributes:
+        image: the op; None: payloads are moved and not added.
+        inputs: per worker a 1-D contiguous array.  Reduced: all of one shape (count,), of the
+            image's element dtype.  Moved: what the worker has of the whole, any dtype, or None for
+            nothing; the whole are all of them, one after another.
+        outputs: per worker where its part of the result goes, 1-D contiguous, or None.  It may be
+            that worker's input.
+        offsets: per worker the index in the whole of its output's first element; None: all 0.
+        partials: True: keep the partial sums of every device.
+        context: of the whole's first element: its ``element`` and ``seed`` count.
+    """
+
+    image: KernelImage | None
+    inputs: Sequence[np.ndarray | None]
+    outputs: Sequence[np.ndarray | None]
+    offsets: Sequence[int] | None = None
+    partials: bool = False
+    context: Context = field(default_factory=Context)
+
+    @property
+    def whole(self) -> int:
+        """Elements of the whole array."""
+        sizes = [x.size for x in self.inputs if x is not None]
+        return sizes[0] if self.image else sum(sizes)
+
+    def check(self, workers: int) -> None:
+        """See to it that the arrays fit the op, each other and the number of workers.
+
+        Raises:
+            ArgumentError: they do not; it names the array.
+        """
+        element, result = (
+            (format_of(self.image.element), format_of(self.image.result))
+            if self.image
+            else (None, None)
+        )
+        _check(self.inputs, workers, element, "input")
+        _check(self.outputs, workers, result, "output")
+        if self.image:
+            sizes = {None if x is None else x.size for x in self.inputs}
+            if len(sizes) > 1 or None in sizes:
+                raise ArgumentError("inputs differ in shape, or one is None: pass one per worker")
+        else:
+            items = {x.itemsize for x in (*self.inputs, *self.outputs) if x is not None}
+            if len(items) > 1:
+                raise ArgumentError(f"arrays of items of {sorted(items)} bytes: use one dtype")
+        if self.offsets is not None and len(self.offsets) != workers:
+            raise ArgumentError(f"{len(self.offsets)} offsets for {workers} workers: one each")
+        whole = self.whole
+        if any(start < 0 or stop > max(whole, start) for start, stop in self.stretches()):
+            raise ArgumentError(
+                f"an output's offset and size go beyond the {whole} elements of the result"
+            )
+
+    def stretches(self) -> list[tuple[int, int]]:
+        """Per worker the first element of its output in the whole, and the one behind its last."""
+        offsets = [0] * len(self.outputs) if self.offsets is None else map(index, self.offsets)
+        return [
+            (start, start + (0 if out is None else out.size))
+            for start, out in zip(offsets, self.outputs, strict=True)
+        ]
+
+    def reduction(
+        self,
+        image: KernelImage,
+        entries: dict[str, list[int]],
+        chunk: int,
+        devices: Mapping[str, int],
+    ) -> Job:
+        """The C description of a reduction; the exchange is checked.
+
+        Args:
+            image: the op.
+            entries: where it is in the devices' code memory, as :meth:`nicemu.Nic.place` says.
+            chunk: elements of a full chunk.
+            devices: name -> number of those that take part.
+        """
+        codes = elements()
+        types = [codes[format_of(n).alias].code for n in (image.element, image.partial)]
+        records = self._records(format_of(image.partial), chunk, devices) if self.partials else {}
+        described = {
+            "kinds": kinds_of(image, entries),
+            "emit": entries["emit"][1],
+            "finish": entries["finish"][1],
+            "types": types,
+            "result_type": codes[format_of(image.result).alias].code,
+            "accumulator_bytes": format_of(image.accumulator).size,
+            "result_bytes": format_of(image.result).size,
+            "chunk": chunk,
+            "count": self.whole,
+        }
+        return self._job(described, 1, records, devices)
+
+    def movement(self, chunk: int) -> Job:
+        """The C description of a movement, counted in bytes; the exchange is checked.
+
+        Args:
+            chunk: bytes of a full chunk.
+        """
+        item = next((x.itemsize for x in (*self.inputs, *self.outputs) if x is not None), 1)
+        sizes = [0 if x is None else x.nbytes for x in self.inputs]
+        blocks = ffi.new("uint64_t[]", [0, *accumulate(sizes)])
+        described = {
+            "kinds": [{"bytes": 1}, {}],
+            "result_bytes": 1,
+            "moved": 1,
+            "chunk": chunk,
+            "count": sum(sizes),
+            # nothing to move: one empty chunk, for which all wait
+            "blocks": blocks if sum(sizes) else ffi.NULL,
+        }
+        return self._job(described, item, {}, {})
+
+    def _records(
+        self, partial: Format, chunk: int, devices: Iterable[str]
+    ) -> dict[str, RawPartial]:
+        workers, whole = len(self.inputs), self.whole
+        chunks = -(-whole // chunk)
+        return {
+            name: RawPartial(
+                device=name,
+                values=np.zeros(whole, partial.dtype),
+                chunk=chunk,
+                times=np.zeros(chunks, np.uint64),
+                words=np.zeros((chunks, -(-workers // 64)), np.uint64),
+                workers=workers,
+            )
+            for name in devices
+        }
+
+    def _job(
+        self,
+        described: dict[str, Any],
+        item: int,
+        records: dict[str, RawPartial],
+        devices: Mapping[str, int],
+    ) -> Job:
+        """The rest of the description; in it an element counts as ``item``."""
+        rows = ffi.NULL
+        if records:
+            rows = ffi.new("nicemu_record[]", 1 + max(devices.values()))
+        for name, record in records.items():
+            row = rows[devices[name]]
+            row.values = ffi.cast("void *", record.values.ctypes.data)
+            row.times = ffi.cast("uint64_t *", record.times.ctypes.data)
+            row.members = ffi.cast("uint64_t *", record.words.ctypes.data)
+        stretches = self.stretches()
+        pointers = {
+            "inputs": _addresses(self.inputs),
+            "outputs": _addresses(self.outputs),
+            "from": ffi.new("uint64_t[]", [start * item for start, _ in stretches]),
+            "to": ffi.new("uint64_t[]", [stop * item for _, stop in stretches]),
+            "records": rows,
+        }
+        rest = {"workers": len(self.inputs), "context": list(self.context.pack())}
+        handle = ffi.new("nicemu_exchange *", {**described, **pointers, **rest})
+        keep = (described, pointers, list(self.inputs), list(self.outputs))
+        return Job(handle, keep, records)
+
+
+@dataclass(frozen=True)
+class RawPartial:
+    """The partial sums of one device, chunk by chunk.
+
+    Attributes:
+        device: its name.
+        values: shape (count,), of the image's partial dtype; what no chunk says is there is 0.
+        chunk: elements of a full chunk.
+        times: per chunk, when it was there, in picoseconds; 0: it is not there.
+        words: shape (chunks, words): who is in each chunk, bit w of a row = worker w of the group.
+        workers: of the group.
+    """
+
+    device: str
+    values: np.ndarray
+    chunk: int
+    times: np.ndarray
+    words: np.ndarray
+    workers: int
+
+    @property
+    def members(self) -> np.ndarray:
+        """Shape (chunks, workers), bool: who is in each chunk."""
+        bits = np.unpackbits(self.words.view(np.uint8), axis=1, bitorder="little")
+        return bits[:, : self.workers].astype(bool)
+
+    def pieces(self) -> Iterator[tuple[range, tuple[int, ...], float]]:
+        """Stretches of elements that are there: which, of which ranks, and when the last was."""
+        begin, there, members = 0, self.times != 0, self.members
+        for end in range(1, self.times.size + 1):
+            if (
+                end < self.times.size
+                and there[begin] == there[end]
+                and (members[begin] == members[end]).all()
+            ):
+                continue
+            if there[begin]:
+                elements = range(begin * self.chunk, min(end * self.chunk, self.values.size))
+                ranks = tuple(int(r) for r in np.flatnonzero(members[begin]))
+                yield elements, ranks, int(self.times[begin:end].max()) / SECOND
+            begin = end
+
+
+@dataclass(frozen=True)
+class Job:
+    """An exchange as the C core has it.
+
+    Attributes:
+        handle: the ``nicemu_exchange *``.
+        keep: memory that it points to.
+        records: device -> its partial sums, which the core writes; none where not asked for.
+    """
+
+    handle: Any
+    keep: tuple[object, ...]
+    records: dict[str, RawPartial]
+
+
+def _check(
+    arrays: Sequence[np.ndarray | None], workers: int, row: Format | None, what: str
+) -> None:
+    if len(arrays) != workers:
+        raise ArgumentError(f"{len(arrays)} {what}s for {workers} workers: one each")
+    for i, array in enumerate(arrays):
+        if array is None:
+            continue
+        good = isinstance(array, np.ndarray) and array.ndim == 1 and array.flags.c_contiguous
+        if not good or (row is not None and array.dtype != row.dtype):
+            raise ArgumentError(
+                f"{what} {i} is {getattr(array, 'dtype', type(array).__name__)} of shape "
+                f"{getattr(array, 'shape', None)}: use a contiguous 1-D array"
+                + (f" of {row.name}" if row else "")
+            )
+        if what == "output" and not array.flags.writeable:
+            raise ArgumentError(f"output {i} is not writeable: pass another array")
+
+
+def _addresses(arrays: Sequence[np.ndarray | None]) -> Any:
+    return ffi.new(
+        "void *[]",
+        [ffi.NULL if a is None else ffi.cast("void *", a.ctypes.data) for a in arrays],
+    )
