@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from nicemu.builtin import kernel
-    from nicemu.collective import Communicator, Handle, Result
+    from nicemu.collective import Result
+    from nicemu.communicator import Communicator, Handle
     from nicemu.dtypes import bfloat16, float16, float32
     from nicemu.errors import (
         ArgumentError,
@@ -31,8 +32,8 @@ __version__ = "0.1.0"
 # public name -> module that has it; loaded when first used, so that importing nicemu is light
 _WHERE = {
     "kernel": "builtin",
-    "Communicator": "collective",
-    "Handle": "collective",
+    "Communicator": "communicator",
+    "Handle": "communicator",
     "Result": "collective",
     "bfloat16": "dtypes",
     "float16": "dtypes",

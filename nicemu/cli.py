@@ -31,7 +31,8 @@ from nicemu.image import PRESETS, KernelImage
 if TYPE_CHECKING:  # imported where used: help and guide need neither the core nor a reader
     from nicemu._core import Cores
     from nicemu.bare import Outcome
-    from nicemu.collective import Communicator, Result
+    from nicemu.collective import Result
+    from nicemu.communicator import Communicator
     from nicemu.gradients import Gradients
     from nicemu.numerics import Report
     from nicemu.partials import Partial
@@ -258,7 +259,7 @@ def allreduce(
     package, in bfloat16 and then in float16. The result of every worker is compared, bit for bit,
     with an exact reference that shares no code with the cores.
     """
-    from nicemu.collective import Communicator
+    from nicemu.communicator import Communicator
     from nicemu.fabric import Fabric
     from nicemu.gradients import worker_files
 

@@ -38,8 +38,8 @@ LEVELS: tuple[tuple[str, ...], ...] = (
     ),
     ("partials", "nic", "bare"),
     ("algorithms", "numerics", "exchange"),
-    ("fabric",),
-    ("collective",),
+    ("fabric", "collective"),
+    ("communicator",),
     ("cli",),
     ("__main__",),
 )

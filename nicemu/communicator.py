@@ -1,0 +1,495 @@
+"""The Communicator: ranks of a fabric, what they call, and the handles of what is under way.
+
+Owns: driving a collective to its end, in the network or by the hosts.  What a collective is, and
+its result, is collective's; who adds what with whom is fabric's (in the network) and algorithms'
+(by the hosts).  One process stands for all ranks: a call takes one array per rank and returns one
+per rank.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Generator, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from operator import index
+from typing import Self, TypeAlias, TypedDict, Unpack
+
+import numpy as np
+
+from nicemu.algorithms import ALGORITHMS, Hosts, Piece, Pieces
+from nicemu.builtin import kernel
+from nicemu.collective import COLLECTIVES, Arrays, Collective, Out, Result, staged
+from nicemu.counters import FabricCounters
+from nicemu.dtypes import format_of
+from nicemu.errors import (
+    ArgumentError,
+    CollectiveError,
+    FaultError,
+    ImageError,
+    WorkerLostError,
+)
+from nicemu.exchange import Exchange, RawPartial
+from nicemu.fabric import Fabric, Group, Ticket
+from nicemu.image import Context, KernelImage
+from nicemu.order import devices, leaves
+from nicemu.partials import Partial, Share, gather
+
+__all__ = ["Communicator", "Handle"]
+
+IN_NETWORK = "in-network"
+
+Told: TypeAlias = Callable[[Partial], None] | None
+
+
+class Handle:
+    """A collective that has been started.
+
+    Iterate over it for the partial sums, as they come; :meth:`wait` for the result.  Until then
+    its arrays belong to it.
+    """
+
+    def __init__(self, steps: Generator[Partial, None, Result]) -> None:
+        """Made by :meth:`Communicator.start`."""
+        self._steps = steps
+        self._result: Result | None = None
+        self._error: BaseException | None = None
+
+    @property
+    def done(self) -> bool:
+        """True when it has ended, with a result or an error."""
+        return self._result is not None or self._error is not None
+
+    def __iter__(self) -> Iterator[Partial]:
+        """Partial sums that have not been seen yet, until the end.
+
+        Raises:
+            NicemuError: the collective ended without a result.
+        """
+        while not self.done:
+            try:
+                found = next(self._steps)
+            except StopIteration as end:
+                self._result = end.value
+                return
+            except BaseException as error:
+                self._error = error
+                raise
+            yield found
+
+    def wait(self, on_partial: Told = None) -> Result:
+        """Drive it to its end.
+
+        Args:
+            on_partial: called with each partial sum that has not been seen yet.
+
+        Raises:
+            NicemuError: it ended without a result; the same again when called again.
+        """
+        for found in self:
+            if on_partial is not None:
+                on_partial(found)
+        if self._error is not None:
+            raise self._error
+        assert self._result is not None
+        return self._result
+
+
+# ---- the communicator ----------------------------------------------------------------------------
+
+Op: TypeAlias = str | KernelImage
+
+
+class Options(TypedDict, total=False):
+    """Keywords of :meth:`Communicator.start`."""
+
+    root: int
+    out: Out
+    preset: str
+    algorithm: str | None
+    partials: bool
+    seed: int
+
+
+@dataclass(frozen=True)
+class _Call:
+    """A collective with its arguments, checked and brought into shape.
+
+    Attributes:
+        record: which collective.
+        image: the op; None where nothing is reduced.
+        inputs: per rank, flat and contiguous: the stretch ``gives[rank]`` of the whole array.
+        outputs: per rank, likewise: where the stretch ``takes[rank]`` goes.
+        context: of the whole array's first element.
+        partials: True: partial sums are wanted.
+    """
+
+    record: Collective
+    image: KernelImage | None
+    inputs: list[np.ndarray]
+    outputs: list[np.ndarray]
+    gives: list[range]
+    takes: list[range]
+    context: Context
+    partials: bool
+
+
+@dataclass(frozen=True)
+class _Outcome:
+    """What is left to tell when the outputs are written; see Result."""
+
+    shares: tuple[Share, ...]
+    payload_bytes: int
+    frames: FabricCounters | None = None
+    time: float | None = None
+
+
+#: yields partial sums as they are made
+_Work: TypeAlias = Generator[Partial, None, _Outcome]
+
+
+class Communicator:
+    """Ranks of a fabric, and how they reduce.
+
+    Rank i of the communicator is worker ``ranks[i]`` of the fabric.
+
+    Attributes:
+        fabric: the fabric.
+        ranks: how many ranks there are.
+
+    Example:
+        >>> world = nicemu.Communicator(8)
+        >>> result = world.allreduce(gradients, op="avg")
+        >>> result.values[0]
+    """
+
+    def __init__(
+        self,
+        fabric: Fabric | int,
+        ranks: Sequence[int] | None = None,
+        *,
+        algorithm: str = "auto",
+        window: int = 16,
+        job: int = 0,
+    ) -> None:
+        """Make a communicator of workers of a fabric.
+
+        Args:
+            fabric: the fabric; a number makes one of so many workers: 4 cards behind a NIC, 4 NICs
+                behind a leaf switch, and a spine.
+            ranks: which workers; None: all.  After a worker is lost, the others go on in a
+                communicator without it.
+            algorithm: of calls that name none: "in-network", "ring", "halving-doubling", or "auto":
+                in-network where the fabric has a switch (a device above devices), else ring.
+            window: chunks that a rank may have in flight in the network.
+            job: 0..65535; jobs share devices and never meet.
+
+        Raises:
+            ArgumentError: an argument is out of range.
+            CapacityError: a device has no room for these ranks.
+        """
+        self.fabric = fabric if isinstance(fabric, Fabric) else Fabric(fabric)
+        self._workers = range(self.fabric.ranks) if ranks is None else tuple(ranks)
+        self._slots = {"window": window, "job": job}
+        self._group = self.fabric.group(self._workers, **self._slots)
+        self.ranks = len(self._group.ranks)
+        self._hosts = Hosts(self.fabric.machine, simd=self.fabric.simd)
+        self._algorithm = self._checked_algorithm(algorithm)
+        self._seq = 0
+
+    def close(self) -> None:
+        """Give back what it has on the devices; what is under way ends with an error."""
+        self._group.close()
+
+    def __enter__(self) -> Self:
+        """The communicator itself."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close it."""
+        self.close()
+
+    def allreduce(
+        self, arrays: Arrays, op: Op = "sum", *, on_partial: Told = None, **options: Unpack[Options]
+    ) -> Result:
+        """Every rank gets the reduction of all arrays; shapes are equal.
+
+        Here and below, ``options`` are those of :meth:`start`, and ``on_partial`` is called with
+        the partial sums of each device as soon as they are complete.
+        """
+        return self._run("allreduce", arrays, op, on_partial, options)
+
+    def reduce(
+        self, arrays: Arrays, op: Op = "sum", *, on_partial: Told = None, **options: Unpack[Options]
+    ) -> Result:
+        """Rank ``root`` gets the reduction of all arrays; the others get None."""
+        return self._run("reduce", arrays, op, on_partial, options)
+
+    def reduce_scatter(
+        self, arrays: Arrays, op: Op = "sum", *, on_partial: Told = None, **options: Unpack[Options]
+    ) -> Result:
+        """Rank r gets part r of the reduction, cut along the first axis into equal parts."""
+        return self._run("reduce_scatter", arrays, op, on_partial, options)
+
+    def all_gather(self, arrays: Arrays, **options: Unpack[Options]) -> Result:
+        """Every rank gets all arrays, joined along the first axis."""
+        return self.start("all_gather", arrays, **options).wait()
+
+    def broadcast(self, array: np.ndarray, **options: Unpack[Options]) -> Result:
+        """Every rank gets the array of rank ``root``."""
+        return self.start("broadcast", array, **options).wait()
+
+    def barrier(self, **options: Unpack[Options]) -> Result:
+        """No rank goes on before all have come; nothing is carried."""
+        return self.start("barrier", [], **options).wait()
+
+    def _run(
+        self, collective: str, arrays: Arrays, op: Op, on_partial: Told, options: Options
+    ) -> Result:
+        if on_partial is not None:
+            options["partials"] = True
+        return self.start(collective, arrays, op, **options).wait(on_partial)
+
+    def start(
+        self,
+        collective: str,
+        arrays: Arrays,
+        op: Op = "sum",
+        *,
+        root: int = 0,
+        out: Out = None,
+        preset: str = "wide",
+        algorithm: str | None = None,
+        partials: bool = False,
+        seed: int = 0,
+    ) -> Handle:
+        """Begin a collective; several may be under way.
+
+        Args:
+            collective: "allreduce", "reduce", "reduce_scatter", "all_gather", "broadcast" or
+                "barrier".
+            arrays: one array per rank, all of one shape and dtype, or a 2-D array of rows; for
+                broadcast, the root's array.  They need not be contiguous, and may have any number
+                of elements, 0 too.  To be reduced they are float16, bfloat16 or float32.
+            op: "sum", "avg", "prod", "max", "min", or a kernel image.
+            root: of reduce and broadcast.
+            out: one array per rank that takes the result, of its shape and dtype, or the rows of
+                one array; contiguous or not.  It may be the input (in place) and overlap inputs,
+                but not another rank's output.  None makes new arrays.
+            preset: numerics of a named op: "wide", "per-hop" or "per-add".
+            algorithm: None takes the communicator's.
+            partials: True keeps every device's partial sums in the result.
+            seed: for stochastic ops.
+
+        Returns:
+            Handle; until it is done, inputs and outputs belong to it.
+
+        Raises:
+            ArgumentError: an argument does not fit.
+            ImageError: the op's image cannot be built.
+        """
+        begin = time.perf_counter()
+        if collective not in COLLECTIVES:
+            names = ", ".join(COLLECTIVES)
+            raise ArgumentError(f"collective {collective!r} is unknown: use one of {names}")
+        record = COLLECTIVES[collective]
+        if not 0 <= index(root) < self.ranks:
+            raise ArgumentError(f"root {root} is no rank: use 0..{self.ranks - 1}")
+        chosen = self._checked_algorithm(algorithm) if algorithm else self._algorithm
+        run = self._in_network if chosen == IN_NETWORK else partial(self._by_hosts, chosen)
+        given = record.given(arrays, self.ranks, root)
+        if given[root].dtype.hasobject:
+            raise ArgumentError("arrays of Python objects: use numbers, which frames can carry")
+        image = _image(op, preset, given[0].dtype) if record.reduces else None
+        dtype = format_of(image.result).dtype if image else given[0].dtype
+        gives, takes = record.stretches(self.ranks, root, given[root].size)
+        shape = record.shape(given[root].shape, self.ranks)
+        values = record.targets(out, shape, dtype, self.ranks, root)
+        inputs = [np.ascontiguousarray(x).reshape(-1) for x in given]
+        outputs = staged(inputs, gives, values, takes)
+        context = Context(seq=self._seq & 0xFFFFFFFF, group=self.ranks, seed=seed)
+        call = _Call(record, image, inputs, outputs, gives, takes, context, partials)
+        self._seq += 1
+        return Handle(_finished(call, chosen, run(call), values, begin))
+
+    # ---- arguments -------------------------------------------------------------------------------
+
+    def _checked_algorithm(self, algorithm: str) -> str:
+        known = ("auto", IN_NETWORK, *ALGORITHMS)
+        if algorithm not in known:
+            raise ArgumentError(
+                f"algorithm {algorithm!r} is unknown: use one of {', '.join(known)}"
+            )
+        if algorithm != "auto":
+            return algorithm
+        return IN_NETWORK if len(self._group.names) > 1 else "ring"
+
+    # ---- in the network --------------------------------------------------------------------------
+
+    def _in_network(self, call: _Call) -> _Work:
+        """Frames are under way when this returns; the rest is for the handle to drive."""
+        if self._group.failed:
+            self._group.close()
+            self._group = self.fabric.group(self._workers, **self._slots)
+        before, begin = self.fabric.counters(), self.fabric.now
+        exchange = Exchange(
+            image=call.image,
+            inputs=[x if x.size or call.image else None for x in call.inputs],
+            outputs=[x if x.size else None for x in call.outputs],
+            offsets=[takes.start for takes in call.takes],
+            partials=call.partials and call.image is not None,
+            context=call.context,
+        )
+        ticket = self._group.start(exchange)
+        return self._driven(call, self._group, ticket, before, begin)
+
+    def _driven(
+        self, call: _Call, group: Group, ticket: Ticket, before: FabricCounters, begin: float
+    ) -> _Work:
+        try:
+            for device in ticket:
+                if call.partials:
+                    yield from _pieces(group, ticket.partials()[device])
+        except CollectiveError as error:
+            if not error.missing:
+                raise
+            raws = ticket.partials().values()
+            lost = ", ".join(f"rank{worker}" for worker in error.missing)
+            raise WorkerLostError(
+                f"{call.record.name}: nothing comes from {lost}: go on in a communicator of the "
+                "others, or over links that lose less",
+                missing=tuple(group.ranks.index(worker) for worker in error.missing),
+                partials=gather(piece for raw in raws for piece in _pieces(group, raw)),
+            ) from error
+        shares: list[Share] = []
+        if call.image and group.order is not None:
+            names = {path: name for name, path in group.names.items()}
+            shares.append(Share(range(call.inputs[0].size), group.order, names))
+        assert ticket.time is not None
+        return _Outcome(
+            shares=tuple(shares),
+            payload_bytes=_crossing(call, group),
+            frames=self.fabric.counters() - before,
+            time=ticket.time - begin,
+        )
+
+    # ---- by the hosts ----------------------------------------------------------------------------
+
+    def _by_hosts(self, algorithm: str, call: _Call) -> _Work:
+        sent = 0
+
+        def merge(rank: int, pieces: Sequence[Piece], last: bool) -> Piece:
+            nonlocal sent
+            sent += sum(piece.values.nbytes for piece in pieces if piece.rank != rank)
+            assert call.image is not None
+            try:
+                return self._hosts.merge(
+                    call.image, call.context, self.fabric.mtu, rank, pieces, last
+                )
+            except (FaultError, ImageError) as error:
+                fault = error.fault if isinstance(error, FaultError) else None
+                raise CollectiveError(f"rank{rank}: {error}", fault=fault) from error
+
+        if call.image is None:
+            pieces = [
+                Piece(rank, gives.start, values, rank, {})
+                for rank, (gives, values) in enumerate(zip(call.gives, call.inputs, strict=True))
+            ]
+        else:
+            pieces = yield from _told(ALGORITHMS[algorithm](call.inputs, merge), call.partials)
+        for piece in pieces:
+            has = range(piece.start, piece.stop)
+            for rank, (takes, values) in enumerate(zip(call.takes, call.outputs, strict=True)):
+                if common := _common(has, takes):
+                    values[_inside(common, takes)] = piece.values[_inside(common, has)]
+                    sent += len(common) * values.itemsize if rank != piece.rank else 0
+        shares = [Share(range(p.start, p.stop), p.order, p.names) for p in pieces if call.image]
+        return _Outcome(tuple(shares), sent)
+
+
+def _pieces(group: Group, raw: RawPartial) -> Iterator[Partial]:
+    """What a device has of partial sums, by who is in them, in the order of merging."""
+    node = group.order
+    for child in group.names[raw.device]:
+        node = node[child] if isinstance(node, tuple) else node
+    merged = tuple(range(raw.workers)) if node is None else leaves(node)
+    for elements, ranks, time_ in raw.pieces():
+        among = set(ranks)
+        values = raw.values[elements.start : elements.stop]
+        contributors = tuple(rank for rank in merged if rank in among)
+        yield Partial(raw.device, values, contributors, (elements,), time_)
+
+
+def _crossing(call: _Call, group: Group) -> int:
+    """Payload bytes on all links, each frame once: up to the root, and from there down to all."""
+    links = len(call.inputs) + len(group.names) - 1
+    depth = dict.fromkeys(range(len(call.inputs)), 1)
+    for path, node in devices(group.order if group.order is not None else ()):
+        depth |= {child: len(path) + 1 for child in node if isinstance(child, int)}
+    if call.image is None:
+        given = sum(depth[rank] * x.nbytes for rank, x in enumerate(call.inputs))
+        return given + links * sum(x.nbytes for x in call.inputs)
+    result = format_of(call.image.result).size
+    up = sum(x.nbytes for x in call.inputs)
+    partial_ = (len(group.names) - 1) * format_of(call.image.partial).size
+    return up + call.inputs[0].size * (partial_ + links * result)
+
+
+def _told(pieces: Pieces, partials: bool) -> Generator[Partial, None, list[Piece]]:
+    """The same as what users see."""
+    while True:
+        try:
+            piece = next(pieces)
+        except StopIteration as end:
+            finished: list[Piece] = end.value
+            return finished
+        if partials:
+            elements = range(piece.start, piece.stop)
+            yield Partial(piece.names[()], piece.values, leaves(piece.order), (elements,))
+
+
+def _finished(
+    call: _Call, algorithm: str, work: _Work, values: list[np.ndarray | None], begin: float
+) -> Generator[Partial, None, Result]:
+    """Let the work go on to its end; the outputs go to where the caller wants them."""
+    kept: list[Partial] = []
+    while True:
+        try:
+            found = next(work)
+        except StopIteration as end:
+            outcome: _Outcome = end.value
+            break
+        kept.append(found)
+        yield found
+    for output, array in zip(call.outputs, values, strict=True):
+        if array is not None and not np.may_share_memory(output, array):
+            array[...] = output.reshape(array.shape)
+    return Result(
+        values=values,
+        collective=call.record.name,
+        algorithm=algorithm,
+        op=call.image.op if call.image else "",
+        preset=call.image.preset if call.image else "",
+        shares=outcome.shares,
+        partials=gather(kept),
+        payload_bytes=outcome.payload_bytes,
+        frames=outcome.frames,
+        time=outcome.time,
+        seconds=time.perf_counter() - begin,
+    )
+
+
+def _image(op: str | KernelImage, preset: str, dtype: np.dtype) -> KernelImage:
+    if not isinstance(op, KernelImage):
+        return kernel(op, dtype, preset)
+    if format_of(op.element).dtype != dtype:
+        raise ArgumentError(f"arrays of {dtype}: the image of {op.op} takes {op.element}")
+    return op
+
+
+def _common(a: range, b: range) -> range:
+    return range(max(a.start, b.start), min(a.stop, b.stop))
+
+
+def _inside(elements: range, of: range) -> slice:
+    return slice(elements.start - of.start, elements.stop - of.start)
