@@ -1,4 +1,5 @@
-/* fabric.c: memory, nodes, links, and the loop of events.  Groups are in party.c. */
+/* fabric.c: memory, nodes, links, and the loop of events.  Groups are in party.c,
+ * their collectives in exchange.c. */
 #include "fabric.h"
 
 #include <stdlib.h>
@@ -245,7 +246,7 @@ int nicemu_fabric_receive(nicemu_fabric *f, uint32_t node, const uint8_t *bytes,
 int nicemu_fabric_open(const nicemu_fabric_config *config, nicemu_fabric **out)
 {
     *out = NULL;
-    if (config->planes < 1 || config->planes > PLANES || config->mtu < 256 ||
+    if (config->planes < 1 || config->planes > PLANES || config->mtu < NICEMU_MIN_MTU ||
         config->mtu > MAX_MTU || !config->timeout || config->timeout > LONGEST ||
         config->max_resends < 2)
         return NICEMU_EINVAL;
@@ -254,12 +255,12 @@ int nicemu_fabric_open(const nicemu_fabric_config *config, nicemu_fabric **out)
         return NICEMU_ENOMEM;
     f->config = *config;
     f->buffers.size = config->mtu;
-    f->most_sends = MAX_CHILDREN + 4;
+    f->most_sends = ARRIVAL_SENDS;
     f->outlet = (struct outlet){.fabric = f,
                                 .send = send,
-                                .stored = party_stored,
+                                .stored = exchange_stored,
                                 .waits = party_waits,
-                                .emitted = party_emitted,
+                                .emitted = exchange_emitted,
                                 .broke = party_broke};
     *out = f;
     return NICEMU_OK;

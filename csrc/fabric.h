@@ -26,6 +26,8 @@ struct node {
     u32 children, child[MAX_CHILDREN], down[MAX_CHILDREN];
 };
 enum { NOWHERE = 0xffffffff };
+/* Frames that a device sends on the arrival of one, at most: a result to each child. */
+enum { ARRIVAL_SENDS = MAX_CHILDREN };
 
 struct cable {
     u32 child, parent;
@@ -94,10 +96,20 @@ void fabric_pump(struct nicemu_fabric *f, struct worker *w);
 /* ---- party.c ---------------------------------------------------------------------------- */
 struct party *party_of(const struct nicemu_fabric *f, u32 group);
 void party_close(struct nicemu_fabric *f, struct party *p);
+/* Is no link of the group's tree on that plane down? */
+bool party_plane_is_whole(const struct nicemu_fabric *f, const struct party *p, u32 plane);
+
+/* ---- exchange.c ------------------------------------------------------------------------- */
+void exchange_free(struct exchange *e);
+/* Memory for all workers' sending what their windows have room for, with so many chunks more; false
+ * when the host has none left. */
+bool exchange_reserve(struct nicemu_fabric *f, const struct group *g, u64 more);
 /* What the stations report: see outlet.h. */
-void party_stored(void *fabric, struct worker *w, struct turn *t, struct buffer *result);
+void exchange_stored(void *fabric, struct worker *w, struct turn *t, struct buffer *result);
+void exchange_emitted(void *fabric, struct device *d, struct exchange *e);
+
+/* ---- failure.c -------------------------------------------------------------------------- */
 void party_waits(void *fabric, struct worker *w, u32 plane, struct turn *t, u32 resends);
-void party_emitted(void *fabric, struct device *d, struct exchange *e);
 void party_broke(void *fabric, struct device *d, struct group *g, struct turn *t, u32 core,
                  const struct call_end *end);
 /* The ends of a cable have seen that it is down, or up again; false when the host has no memory. */

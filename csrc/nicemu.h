@@ -244,6 +244,7 @@ typedef struct nicemu_fabric nicemu_fabric;
 enum {
     NICEMU_MAX_WORKERS = 1024, /* of a group */
     NICEMU_MAX_WINDOW = 4096,
+    NICEMU_MIN_MTU = 256, /* bytes of payload; the most is NICEMU_MAX_PAYLOAD */
     NICEMU_MAX_GROUPS = 256, /* open at a time */
     NICEMU_MAX_EXCHANGES = 64 /* of a group in flight at a time */
 };
@@ -251,7 +252,7 @@ enum {
 typedef struct {
     uint64_t seed;
     uint32_t planes; /* 1 or 2 */
-    uint32_t mtu; /* most bytes of a payload: 256..4096 */
+    uint32_t mtu; /* most bytes of a payload */
     uint32_t icrc; /* 1: every frame carries and is checked by its ICRC */
     uint32_t max_resends; /* of one chunk by one worker, before its collective fails */
     uint64_t timeout; /* until a worker's first resend; doubled up to 8 times that */

@@ -51,7 +51,7 @@ NODE_COUNTERS = ("accepted", "damaged", "resent", "repeated", "calls")
 MAX_IN_FLIGHT: int = lib.NICEMU_MAX_EXCHANGES  # of a group
 MAX_GROUPS: int = lib.NICEMU_MAX_GROUPS
 MAX_WINDOW: int = lib.NICEMU_MAX_WINDOW
-MTUS = range(256, int(lib.NICEMU_MAX_PAYLOAD) + 1)
+MTUS = range(lib.NICEMU_MIN_MTU, lib.NICEMU_MAX_PAYLOAD + 1)
 
 
 # ---- parts of a fabric ---------------------------------------------------------------------------

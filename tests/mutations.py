@@ -131,7 +131,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         8,
         "an error does not say who is missing",
-        "csrc/party.c",
+        "csrc/failure.c",
         "mark_missing(f, p->root[plane], t, news.workers);",
         "",
         "tests/test_fabric.py::test_invariant_8_without_any_link_there_is_an_error",
@@ -164,7 +164,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         0,
         "a plane that is back goes on with what it had",
-        "csrc/party.c",
+        "csrc/failure.c",
         "device_restart(p->member[i], first);",
         "(void)first;",
         "tests/test_fabric.py::test_a_plane_dies_and_comes_back",
@@ -188,7 +188,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         0,
         "frames under way share memory that a result may overwrite",
-        "csrc/party.c",
+        "csrc/exchange.c",
         "p->worker[i].copies = copies;",
         "p->worker[i].copies = false;",
         "tests/test_soak.py::test_bad_links_change_no_bit",
@@ -196,7 +196,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         8,
         "survivors below a device are not asked for their sums",
-        "csrc/party.c",
+        "csrc/failure.c",
         "device_enter(m, t, c, partial, now);",
         "",
         "tests/test_fabric.py::"
