@@ -10,7 +10,7 @@
 #include "slot.h"
 #include "station.h"
 
-enum { MAX_CHILDREN = 64 };
+enum { MAX_CHILDREN = NICEMU_MAX_CHILDREN };
 
 /* A child of a device in one group; children are numbered in the order of the device's links. */
 struct child {

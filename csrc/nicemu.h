@@ -242,6 +242,7 @@ uint32_t nicemu_packet_parse(const uint8_t *bytes, size_t n, int check_icrc, nic
 typedef struct nicemu_fabric nicemu_fabric;
 
 enum {
+    NICEMU_MAX_CHILDREN = 64, /* of a device */
     NICEMU_MAX_WORKERS = 1024, /* of a group */
     NICEMU_MAX_WINDOW = 4096,
     NICEMU_MIN_MTU = 256, /* bytes of payload; the most is NICEMU_MAX_PAYLOAD */

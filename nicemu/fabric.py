@@ -22,7 +22,13 @@ from nicemu._core import Counters
 from nicemu._nicemu import ffi, lib
 from nicemu.counters import FabricCounters, LinkCounters, Replay
 from nicemu.dtypes import format_of
-from nicemu.errors import ArgumentError, CapacityError, CollectiveError, NicemuError
+from nicemu.errors import (
+    ArgumentError,
+    CapacityError,
+    CollectiveError,
+    FileFormatError,
+    NicemuError,
+)
 from nicemu.exchange import SECOND, Exchange, Job, RawPartial
 from nicemu.image import KernelImage
 from nicemu.machine import Machine
@@ -43,11 +49,15 @@ __all__ = [
 
 DELAY = 1e-6  # of a link
 INSTRUCTION = 1000  # picoseconds of virtual time for each retired instruction
-FOREVER = 2**64 - 1
+END = 2**63  # picoseconds: the end of virtual time, so far from 2**64 that no delay leads beyond
 SLICE = 50_000  # events between two looks at Ctrl-C
 ONE = 1 << 32  # a probability of 1
 MAX_RESENDS = 64
 NODE_COUNTERS = ("accepted", "damaged", "resent", "repeated", "calls")
+MAX_RANKS = 1 << 16  # far from what the wire has numbers for
+MAX_LEVELS = 32  # of devices; with the longest delays, a worker's timer is then within bounds
+MAX_CHILDREN: int = lib.NICEMU_MAX_CHILDREN  # of a device
+MAX_WORKERS: int = lib.NICEMU_MAX_WORKERS  # of a group
 MAX_IN_FLIGHT: int = lib.NICEMU_MAX_EXCHANGES  # of a group
 MAX_GROUPS: int = lib.NICEMU_MAX_GROUPS
 MAX_WINDOW: int = lib.NICEMU_MAX_WINDOW
@@ -303,18 +313,19 @@ class Fabric:
         """Build the tree.
 
         Args:
-            ranks: number of workers.
+            ranks: number of workers, at most 65536, of which a group takes at most 1024.
             topology: "star", "cards", "tree(N)" or a networkx tree: see
                 :func:`nicemu.topology.topology`.
             machine: what devices are made of.
             planes: 2: every device, and every link, exists twice; chunks alternate.
             mtu: most payload bytes of a frame, 256..4096.
-            seed: of everything that links do by chance.
+            seed: of everything that links do by chance; 0..2**64-1.
             loss, duplicate, reorder, corrupt: probabilities of each frame on each link: to be lost;
                 to arrive twice; to be held back behind later ones; to arrive with a flipped bit.
             delay, jitter: seconds that a link takes, and most that it takes more; up to 1.
             detection: seconds from a link's going down to its ends' knowing.
-            max_resends: of a chunk by a worker, before its collective ends with an error.
+            max_resends: of a chunk by a worker, before its collective ends with an error: 2 or
+                more.
             icrc: True: compute and check every frame's ICRC; where links corrupt, that is done
                 anyway.
             order: "fixed": devices merge child 0, 1, 2, ...; "arrival": as frames arrive, which
@@ -330,10 +341,15 @@ class Fabric:
         self.ranks = index(ranks)
         self.mtu = index(mtu)
         self.planes = index(planes)
-        if self.ranks < 1 or self.mtu not in MTUS or self.planes not in (1, 2):
+        if not 1 <= self.ranks <= MAX_RANKS or self.mtu not in MTUS or self.planes not in (1, 2):
             raise ArgumentError(
-                f"ranks {ranks}, mtu {mtu}, planes {planes}: use 1 rank or more, an MTU of "
+                f"ranks {ranks}, mtu {mtu}, planes {planes}: use 1..{MAX_RANKS} ranks, an MTU of "
                 f"{MTUS.start}..{MTUS.stop - 1}, and 1 or 2 planes"
+            )
+        if not 0 <= index(seed) < 1 << 64 or not 2 <= index(max_resends) < 1 << 32:
+            raise ArgumentError(
+                f"seed {seed}, max_resends {max_resends}: use a seed of 0..2**64-1, and 2 resends "
+                "or more, less than 2**32"
             )
         if order not in ("fixed", "arrival"):
             raise ArgumentError(f"order {order!r} is unknown: use fixed or arrival")
@@ -341,7 +357,18 @@ class Fabric:
         self.machine = machine_of(machine)
         self.simd = simd
         self._tree = tree_of(topology, self.ranks)
+        for name, children in self._tree.children.items():
+            if len(children) > MAX_CHILDREN:
+                raise ArgumentError(
+                    f"topology: device {name} has {len(children)} children: use at most "
+                    f"{MAX_CHILDREN}, with more levels such as tree({MAX_CHILDREN})"
+                )
         self.order, paths = self._tree.order(range(self.ranks))
+        levels = 1 + max(map(len, paths.values()))
+        if levels > MAX_LEVELS:
+            raise ArgumentError(
+                f"topology has {levels} levels of devices: use at most {MAX_LEVELS}"
+            )
         self._lock = RLock()
         self._tickets: dict[tuple[int, int], Ticket] = {}
         self._groups: dict[int, Group] = {}
@@ -356,20 +383,19 @@ class Fabric:
         }
         hop = link["delay"] + link["jitter"]
         link["span"] = 4 * hop + 1
-        hops = 2 + max(map(len, paths.values()))  # links between a worker and the root, or one more
-        longest = (hop + (link["span"] if reorder else 0)) * 2 * hops
+        # there and back, over as many links as there are levels, or one more
+        longest = (hop + (link["span"] if reorder else 0)) * 2 * (levels + 1)
         config = {
-            "seed": seed % 2**64,
+            "seed": seed,
             "planes": self.planes,
             "mtu": self.mtu,
-            "icrc": icrc,
+            "icrc": bool(icrc),
             "max_resends": max_resends,
             "timeout": 4 * longest + SECOND // 10_000,
             "detection": _picoseconds(detection, "detection"),
         }
         out = ffi.new("nicemu_fabric **")
-        what = f"max_resends {max_resends}"
-        _core.call(what, lib.nicemu_fabric_open, ffi.new("nicemu_fabric_config *", config), out)
+        _core.call("fabric", lib.nicemu_fabric_open, ffi.new("nicemu_fabric_config *", config), out)
         self._fabric = ffi.gc(out[0], lib.nicemu_fabric_close)
         self._links: dict[tuple[str, str], Link] = {}
         self._hosts: list[int] = [
@@ -414,7 +440,7 @@ class Fabric:
                 below = f"rank{child}" if isinstance(child, int) else child + suffix
                 node = self._hosts[child] if isinstance(child, int) else self.devices[below].node
                 number = _core.call(
-                    f"link of {below} to {name}: a device has at most 64 children",
+                    f"link of {below} to {name}",
                     lib.nicemu_fabric_connect,
                     self._fabric,
                     node,
@@ -439,12 +465,10 @@ class Fabric:
             CapacityError: a device has no room for a single chunk more.
         """
         chosen = tuple(range(self.ranks)) if ranks is None else tuple(index(r) for r in ranks)
-        if (
-            not chosen
-            or len(set(chosen)) != len(chosen)
-            or not set(chosen) <= set(range(self.ranks))
-        ):
+        if len(set(chosen)) != len(chosen) or not set(chosen) <= set(range(self.ranks)):
             raise ArgumentError(f"ranks {list(chosen)}: use different ones of 0..{self.ranks - 1}")
+        if not 1 <= len(chosen) <= MAX_WORKERS:
+            raise ArgumentError(f"{len(chosen)} ranks: use 1..{MAX_WORKERS} in a group")
         if not 1 <= index(window) <= MAX_WINDOW or not 0 <= index(job) < 1 << 16:
             raise ArgumentError(
                 f"window {window}, job {job}: use a window of 1..{MAX_WINDOW}, a job of 0..65535"
@@ -540,15 +564,20 @@ class Fabric:
 
     def _slice(self, until: float | None) -> bool:
         """Some events, and what is to be reported of them; False when nothing waits."""
-        last = FOREVER if until is None else _picoseconds(until, "time")
+        last = END if until is None else _picoseconds(until, "time")
         news = ffi.new("nicemu_event *")
         with self._lock:
             _core.call("events", lib.nicemu_fabric_run, self._fabric, SLICE, last, news)
             if news.kind == lib.NICEMU_IDLE and until is not None:
                 return False
             if news.kind == lib.NICEMU_IDLE:
-                for stuck in list(self._tickets.values()):  # workers have timers, so there is none
-                    self._end(stuck, CollectiveError("the fabric is idle, and there is no result"))
+                for stuck in list(self._tickets.values()):  # workers have timers: this is the end
+                    error = CollectiveError(
+                        f"virtual time ends after {END // SECOND} seconds: make another fabric"
+                    )
+                    stuck._group._failed = str(error)
+                    self._end(stuck, error)
+                    stuck._group.close()
                 return False
             if news.kind == lib.NICEMU_CAPTURED:
                 self._save_captured()
@@ -560,9 +589,9 @@ class Fabric:
             elif news.kind == lib.NICEMU_DONE:
                 self._end(ticket, None)
             elif news.kind == lib.NICEMU_FAILED:
-                error = self._failure(ticket, news)
-                ticket._group._failed = str(error)
-                self._end(ticket, error)
+                failure = self._failure(ticket, news)
+                ticket._group._failed = str(failure)
+                self._end(ticket, failure)
             return True
 
     def _failure(self, ticket: Ticket, news: Any) -> NicemuError:
@@ -635,12 +664,12 @@ class Fabric:
             ArgumentError: there is no such node.
         """
         with self._lock:
-            self._injected += 1
             what = f"frame for {node}"
             number = self._node(node)
             code = _core.call(
                 what, lib.nicemu_fabric_receive, self._fabric, number, frame, len(frame)
             )
+            self._injected += 1
         return drops()[code - 1].name if code else "accepted"
 
     def _node(self, name: str) -> int:
@@ -695,11 +724,22 @@ class Fabric:
     # ---- the end ---------------------------------------------------------------------------------
 
     def _save_captured(self) -> None:
+        if self._capture is None:
+            return
+        size = ffi.new("size_t *")
+        data = lib.nicemu_fabric_captured(self._fabric, size)
+        try:
+            self._capture.append(bytes(ffi.buffer(data, size[0])))
+        except FileFormatError as error:  # records are missing: there is no capture
+            self._end_capture(error)
+            raise
+
+    def _end_capture(self, error: BaseException | None) -> None:
+        """Put the capture in place; after an error, remove it."""
         if self._capture is not None:
-            size = ffi.new("size_t *")
-            data = lib.nicemu_fabric_captured(self._fabric, size)
-            if size[0]:
-                self._capture.append(bytes(ffi.buffer(data, size[0])))
+            lib.nicemu_fabric_capture(self._fabric, 0)
+            capture, self._capture = self._capture, None
+            capture.__exit__(error)
 
     def close(self) -> None:
         """Close all groups, and put the capture in place.
@@ -713,11 +753,8 @@ class Fabric:
         for group in list(self._groups.values()):
             group.close()
         with self._lock:
-            if self._capture is not None:
-                self._save_captured()
-                lib.nicemu_fabric_capture(self._fabric, 0)
-                capture, self._capture = self._capture, None
-                capture.__exit__(error)
+            self._save_captured()
+            self._end_capture(error)
 
     def __enter__(self) -> Self:
         """The fabric itself."""

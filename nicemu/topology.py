@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Any
 
 from nicemu.errors import ArgumentError
@@ -131,7 +132,7 @@ def topology(which: Any, ranks: int) -> Tree:
         if found is None or preset is None or (found[2] is not None) != (preset is fanout):
             raise ArgumentError(f"topology {which!r} is unknown: use star, cards or tree(N)")
         return preset(ranks, int(found[2])) if found[2] else preset(ranks)
-    if not hasattr(which, "adj") or not hasattr(which, "is_directed"):
+    if isinstance(which, type) or not hasattr(which, "adj") or not hasattr(which, "is_directed"):
         raise ArgumentError(
             f"topology is a {type(which).__name__}: pass a preset's name or a networkx graph"
         )
@@ -139,8 +140,8 @@ def topology(which: Any, ranks: int) -> Tree:
 
 
 def _worker(node: Any) -> int | None:
-    if isinstance(node, int):
-        return node
+    if isinstance(node, Integral):
+        return int(node)
     found = re.fullmatch(r"rank(\d+)", str(node))
     return int(found[1]) if found else None
 
@@ -159,6 +160,11 @@ def _from_graph(graph: Any, ranks: int) -> Tree:
     workers: list[int] = []
     todo: list[tuple[Any, Any]] = [(root, None)]
     seen = set()
+    edges = graph.number_of_edges()
+    if edges != len(graph) - 1:
+        raise ArgumentError(
+            f"topology is no tree: {len(graph)} nodes have {edges} edges: use {len(graph) - 1}"
+        )
     for node, parent in todo:
         if node in seen:
             raise ArgumentError(f"topology is no tree: there are two ways to {node}")
@@ -170,9 +176,14 @@ def _from_graph(graph: Any, ranks: int) -> Tree:
                 raise ArgumentError(f"topology: worker {node} has children: only devices may")
             workers.append(worker)
             continue
+        name = str(node)
+        if not name or not name.isprintable() or "@" in name or name in children:
+            raise ArgumentError(
+                f"topology: device {name!r}: use different names, printable and without an @"
+            )
         if not below:
             raise ArgumentError(f"topology: device {node} has no children: leave it out")
-        children[str(node)] = tuple(
+        children[name] = tuple(
             w if (w := _worker(child)) is not None else str(child) for child in below
         )
         todo += [(child, node) for child in below]
@@ -181,4 +192,6 @@ def _from_graph(graph: Any, ranks: int) -> Tree:
             f"topology has the workers {sorted(workers)}: for {ranks} ranks use 0..{ranks - 1}, "
             "all of them behind one root"
         )
+    if not children:
+        raise ArgumentError(f"topology is worker {root} alone: put a device above it")
     return Tree(str(root), children)

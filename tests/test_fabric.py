@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from nicemu import ArgumentError, Machine, kernel
-from nicemu.errors import CapacityError, CollectiveError
+from nicemu.errors import CapacityError, CollectiveError, FileFormatError
 from nicemu.exchange import Exchange
 from nicemu.fabric import Fabric
 from nicemu.pcap import read
@@ -90,9 +90,21 @@ def test_a_networkx_tree() -> None:
         (networkx.DiGraph([("a", 0), (0, 1)]), "only devices"),
         (networkx.DiGraph([("a", "b"), ("a", "c"), ("b", 0), ("c", 0)]), "no tree"),
         (networkx.DiGraph([("a", 0), ("a", 2)]), "ranks"),
+        (networkx.DiGraph([("a", "b"), ("b", "c"), ("c", "b"), ("c", 0), ("c", 1)]), "no tree"),
+        (networkx.MultiGraph([("a", 0), ("a", 0), ("a", 1)], root="a"), "no tree"),
+        (networkx.DiGraph([("a", 1.5), ("a", "1.5"), (1.5, 0), ("1.5", 1)]), "'1.5': use diff"),
+        (networkx.DiGraph([("a", "a@1"), ("a@1", 0), ("a@1", 1)]), "without an @"),
+        (networkx.DiGraph([("a\nb", 0), ("a\nb", 1)]), "printable"),
+        (networkx.DiGraph, "is a type"),
     ):
         with pytest.raises(ArgumentError, match=words):
             Fabric(2, bad)
+    alone = networkx.Graph(root=0)
+    alone.add_node(0)
+    with pytest.raises(ArgumentError, match="worker 0 alone: put a device above"):
+        Fabric(1, alone)
+    numbers = networkx.DiGraph([("top", rank) for rank in np.arange(3)])
+    assert Fabric(3, numbers).order == (0, 1, 2)
 
 
 def test_the_order_of_some_workers() -> None:
@@ -424,6 +436,19 @@ def test_a_failing_handler_ends_its_group_and_no_other() -> None:
 # ---- the death of a worker -----------------------------------------------------------------------
 
 
+def test_invariant_8_virtual_time_ends_before_its_numbers_do() -> None:
+    """As slow as links may be, and more resends than there is time for."""
+    slowest: dict[str, Any] = {"delay": 1.0, "jitter": 1.0, "reorder": 0.1, "loss": 1.0}
+    fabric = Fabric(2, "star", max_resends=2**32 - 1, **slowest)
+    inputs = streams(2, 10)
+    for _ in range(2):
+        with fabric.group() as group:
+            ticket = group.start(Exchange(kernel("sum", "bfloat16"), inputs, [None, None]))
+            with pytest.raises(CollectiveError, match=r"virtual time ends .* another fabric"):
+                ticket.wait()
+            assert group.failed and 9e6 < fabric.now < 2**63 / 1e12
+
+
 @pytest.mark.parametrize("planes", [1, 2])
 @pytest.mark.parametrize("preset", PRESETS)
 def test_invariant_8_a_dead_worker_is_named_and_the_survivors_sums_are_there(
@@ -630,7 +655,27 @@ def test_capture(tmp_path: Path) -> None:
     assert all(out.tobytes() == run.result.tobytes() for out in outputs)
 
 
+def test_a_capture_that_cannot_be_written_leaves_nothing(tmp_path: Path) -> None:
+    """The disk is full while frames are sent, or at the end; what follows is not captured."""
+    for count in (100, 3_000_000):
+        fabric = Fabric(2, "star", capture=tmp_path / "x.pcap")
+        assert fabric._capture is not None
+        fabric._capture._file = open("/dev/full", "wb")  # noqa: PTH123, SIM115
+        with pytest.raises(FileFormatError, match="No space left"):
+            allreduce(fabric, count)
+            fabric.close()
+        assert list(tmp_path.iterdir()) == []
+        allreduce(fabric, 100)
+        fabric.close()
+        assert list(tmp_path.iterdir()) == []
+
+
 # ---- arguments -----------------------------------------------------------------------------------
+
+#: 33 devices above one another
+HIGH = networkx.DiGraph(
+    [*((f"d{i}", f"d{i + 1}") for i in range(32)), *(("d32", r) for r in range(4))]
+)
 
 
 @pytest.mark.parametrize(
@@ -640,11 +685,14 @@ def test_capture(tmp_path: Path) -> None:
         {"delay": -1.0}, {"delay": 2.0}, {"jitter": float("nan")},
         {"order": "random"}, {"topology": "ring"}, {"topology": "tree"},
         {"topology": "star(3)"}, {"topology": "tree(1)"}, {"topology": 3},
-        {"ranks": 65, "topology": "star"}, {"machine": "no"}, {"max_resends": 0},
+        {"ranks": 65, "topology": "star"}, {"ranks": 65, "topology": "tree(65)"}, {"ranks": 1025},
+        {"ranks": 1 << 40}, {"machine": "no"}, {"max_resends": 1}, {"max_resends": -1},
+        {"max_resends": 1 << 32}, {"seed": -1}, {"seed": 1 << 64}, {"topology": HIGH},
     ],
 )  # fmt: skip
 def test_refused_fabrics(options: dict[str, Any]) -> None:
-    with pytest.raises(ArgumentError):
+    """Before anything is built; the message says what is possible."""
+    with pytest.raises(ArgumentError, match=r"use|pass"):
         Fabric(**{"ranks": 4, **options})
 
 
@@ -690,6 +738,10 @@ def test_refused_exchanges() -> None:
         fabric.link("rank0", "rank1")
     with pytest.raises(ArgumentError):
         fabric.receive("nic7", b"")
+    sums_up(fabric.counters())
+    many = Fabric(1025, "tree(64)")
+    with pytest.raises(ArgumentError, match=r"1025 ranks: use 1\.\.1024"):
+        many.group()
 
 
 def test_progress_is_watched() -> None:
