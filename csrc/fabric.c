@@ -42,6 +42,14 @@ static bool more_buffers(struct nicemu_fabric *f)
     return p;
 }
 
+bool fabric_reserve_buffers(struct nicemu_fabric *f, u64 n)
+{
+    while (f->buffers.n_free < n)
+        if (!more_buffers(f))
+            return false;
+    return true;
+}
+
 static void transit_free(struct nicemu_fabric *f, struct transit *t)
 {
     t->next = f->free;
@@ -62,9 +70,8 @@ enum { PCAP_RECORD = 16, RECORD_MOST = PCAP_RECORD + HEAD_BYTES + MAX_MTU + 3 + 
 bool fabric_reserve(struct nicemu_fabric *f, u64 sends)
 {
     u64 most = 2 * sends + 4; /* a frame may be duplicated, and each copy corrupted */
-    while (f->buffers.n_free < most + sends)
-        if (!more_buffers(f))
-            return false;
+    if (!fabric_reserve_buffers(f, most + sends))
+        return false;
     while (f->n_free < most)
         if (!more_transits(f))
             return false;

@@ -87,6 +87,8 @@ enum event_kind {
 
 /* Memory for that many sends and for what they bring about; false when the host has none left. */
 bool fabric_reserve(struct nicemu_fabric *f, u64 sends);
+/* Only so many free buffers. */
+bool fabric_reserve_buffers(struct nicemu_fabric *f, u64 n);
 /* More room in an array of `size`-byte items. */
 bool fabric_grow(void **array, u32 *room, u32 need, size_t size);
 void fabric_report(struct nicemu_fabric *f, const nicemu_event *news);

@@ -169,6 +169,8 @@ static const struct message *salvage(struct nicemu_fabric *f, struct member *m, 
     return partial;
 }
 
+/* Of each turn a device may keep one more partial sum.  Where there is no memory for these, the
+ * turns that are left keep what they have; the next event finds that out, too, and says so. */
 static void salvage_all(struct nicemu_fabric *f, struct party *p)
 {
     struct group *g = &p->group;
@@ -176,8 +178,11 @@ static void salvage_all(struct nicemu_fabric *f, struct party *p)
         for (u32 i = 0; i < 2 * g->window; i++) {
             u64 workers[WORDS] = {0};
             struct turn *t = &g->plan[plane].ring[i];
-            if (t->waiting && !t->moved && t->exchange->what.records)
-                salvage(f, p->root[plane], t, workers);
+            if (!t->waiting || t->moved || !t->exchange->what.records)
+                continue;
+            if (!fabric_reserve_buffers(f, p->members))
+                return;
+            salvage(f, p->root[plane], t, workers);
         }
 }
 

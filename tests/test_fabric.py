@@ -478,6 +478,28 @@ def test_invariant_8_a_dead_worker_is_named_and_the_survivors_sums_are_there(
     sums_up(fabric.counters())
 
 
+def test_survivors_sums_go_up_through_many_devices() -> None:
+    """Each keeps one of every chunk in flight: more than a frame's arrival ever brings about."""
+    high, count = 40, 128 * 16
+    chain = networkx.DiGraph([*((f"d{i}", f"d{i + 1}") for i in range(high)), (f"d{high}", 0)])
+    chain.add_edge(f"d{high}", 1)
+    fabric = Fabric(2, chain, mtu=256, max_resends=2)
+    inputs = [np.full(count, rank + 1, np.float16) for rank in range(2)]
+    fabric.kill("rank1")
+    with fabric.group() as group:
+        ticket = group.start(
+            Exchange(kernel("sum", "float16", "per-hop"), inputs, [None] * 2, partials=True)
+        )
+        with pytest.raises(CollectiveError, match="rank1"):
+            ticket.wait()
+    assert group.window == 16
+    assert len(ticket.partials()) == high + 1
+    for partial in ticket.partials().values():
+        ((elements, ranks, _),) = partial.pieces()
+        assert (elements, ranks) == (range(count), (0,))
+        assert (partial.values == 1).all()
+
+
 def test_workers_behind_a_dead_link() -> None:
     fabric = Fabric(6, "tree(2)", max_resends=8)
     inputs = streams(6, 100)
