@@ -267,7 +267,7 @@ class Result:
     def _table(self) -> Table:
         reduced = f" of {self.op}, {self.preset}" if self.op else ""
         some = next((v for v in self.values if v is not None), None)
-        what = f"{some.size} elements of {some.dtype}" if some is not None else "no elements"
+        what = f"{some.size:,} elements of {some.dtype}" if some is not None else "no elements"
         head = f"{self.collective}{reduced} over {len(self.values)} ranks, {self.algorithm}: {what}"
         if f := self.frames:
             head += f"; frames: {f.sent} sent, {f.lost + f.cut} lost, {f.resent} resent, "
