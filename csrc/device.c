@@ -590,8 +590,12 @@ const struct message *device_salvage(struct member *m, struct turn *t, u64 now)
     u64 waiting;
     if (!device_arrived(m, t) || w.version->state == SLOT_FAILED)
         return NULL;
-    if (w.version->state != SLOT_GATHERING)
-        return w.kept->up.bytes ? &w.kept->up : NULL;
+    if (w.version->state != SLOT_GATHERING) {
+        if (!w.kept->up.bytes)
+            return NULL;
+        record(&w, record_of(&w), w.kept->up.payload);
+        return &w.kept->up;
+    }
     while ((waiting = w.version->arrived & ~w.version->merged))
         if (!merge_next(&w, waiting, m->device->config.max_fan_in))
             return NULL;

@@ -105,8 +105,8 @@ u64 device_arrived(const struct member *m, const struct turn *t);
 /* Enter a partial sum of a child device that could not send it. */
 void device_enter(struct member *m, struct turn *t, u32 child, const struct message *partial,
                   u64 now);
-/* Merge what is parked, in order, as if no more could come, and emit it; the partial sum, or NULL
- * where there is nothing, or a handler fails. */
+/* Merge what is parked, in order, as if no more could come, emit it and record it; the partial sum,
+ * or NULL where there is nothing, or a handler fails. */
 const struct message *device_salvage(struct member *m, struct turn *t, u64 now);
 
 #endif

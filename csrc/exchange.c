@@ -163,7 +163,7 @@ void nicemu_fabric_progress(const nicemu_fabric *f, uint64_t *chunks, uint64_t *
 void exchange_emitted(void *fabric, struct device *d, struct exchange *e)
 {
     struct nicemu_fabric *f = fabric;
-    if (e->emitted[d->config.record] == e->chunks)
+    if (e->emitted[d->config.record] == e->chunks && !party_of(f, e->group)->group.failed)
         fabric_report(f, &(nicemu_event){.kind = NICEMU_LEVEL,
                                          .group = e->group,
                                          .seq = e->seq,

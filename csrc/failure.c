@@ -138,8 +138,8 @@ static u32 count_bits(const u64 *workers)
     return n;
 }
 
-/* The survivors' partial sum of a turn at a device: everything below it that a link leads to is
- * merged first, in order.
+/* The survivors' partial sum of a turn at a device, and at each device below it: everything that a
+ * link leads to is merged first, in order.
  * Bits of `workers`: who is in it.  NULL where nobody is. */
 static const struct message *salvage(struct nicemu_fabric *f, struct member *m, struct turn *t,
                                      u64 *workers)
@@ -147,43 +147,47 @@ static const struct message *salvage(struct nicemu_fabric *f, struct member *m, 
     u64 now = f->clock.now, arrived = device_arrived(m, t);
     for (u32 c = 0; c < m->children; c++) {
         struct member *low = m->child[c].member;
+        u64 below[WORDS] = {0};
+        const struct message *partial = low ? salvage(f, low, t, below) : NULL;
         if (arrived >> c & 1) {
             mark_behind(m, c, workers);
-        } else if (low && !is_down(f, low)) {
-            u64 below[WORDS] = {0};
-            const struct message *partial = salvage(f, low, t, below);
-            if (!partial)
-                continue;
+        } else if (partial && !is_down(f, low)) {
             device_enter(m, t, c, partial, now);
             for (u32 i = 0; i < WORDS; i++)
                 workers[i] |= below[i];
         }
     }
     const struct message *partial = device_salvage(m, t, now);
-    const nicemu_record *records = t->exchange->what.records;
-    const nicemu_record *r = records ? &records[m->device->config.record] : NULL;
-    if (partial && r && r->values) {
+    if (partial) {
+        const nicemu_record *r = &t->exchange->what.records[m->device->config.record];
         u32 words = (m->group->workers + 63) / 64;
         memcpy(r->members + (u64)t->chunk * words, workers, words * sizeof *workers);
     }
     return partial;
 }
 
-/* Of each turn a device may keep one more partial sum.  Where there is no memory for these, the
- * turns that are left keep what they have; the next event finds that out, too, and says so. */
-static void salvage_all(struct nicemu_fabric *f, struct party *p)
+int nicemu_exchange_salvage(nicemu_fabric *f, uint32_t group, uint32_t seq,
+                            const nicemu_record *records)
 {
-    struct group *g = &p->group;
+    struct party *p = party_of(f, group);
+    struct group *g = p && p->group.failed ? &p->group : NULL;
+    struct exchange *e = g ? g->first : NULL;
+    while (e && e->seq != seq)
+        e = e->after;
+    if (!e || e->what.moved)
+        return NICEMU_EINVAL;
+    e->what.records = records;
     for (u32 plane = 0; plane < g->planes; plane++)
         for (u32 i = 0; i < 2 * g->window; i++) {
             u64 workers[WORDS] = {0};
             struct turn *t = &g->plan[plane].ring[i];
-            if (!t->waiting || t->moved || !t->exchange->what.records)
+            if (!t->waiting || t->moved || t->exchange != e)
                 continue;
-            if (!fabric_reserve_buffers(f, p->members))
-                return;
+            if (!fabric_reserve_buffers(f, p->members)) /* a device may keep one more partial sum */
+                return NICEMU_ENOMEM;
             salvage(f, p->root[plane], t, workers);
         }
+    return NICEMU_OK;
 }
 
 /* The collectives in flight end with that error, and the group takes no more. */
@@ -193,7 +197,6 @@ static void fail(struct nicemu_fabric *f, struct party *p, nicemu_event *news)
     if (g->failed)
         return;
     g->failed = true;
-    salvage_all(f, p);
     for (u32 i = 0; i < g->workers; i++)
         for (u32 plane = 0; plane < g->planes; plane++)
             worker_leave_plane(&p->worker[i], plane, g->plan[plane].next);

@@ -379,6 +379,10 @@ int nicemu_group_open(nicemu_fabric *fabric, uint32_t job, const uint32_t *hosts
 int nicemu_group_close(nicemu_fabric *fabric, uint32_t group);
 /* Start a collective: its seq in the group. */
 int nicemu_exchange_start(nicemu_fabric *fabric, uint32_t group, const nicemu_exchange *exchange);
+/* Of a reduction that has failed: the partial sums that devices have, or can make of what has
+ * arrived, of the chunks in flight; records of all devices between its workers and the root. */
+int nicemu_exchange_salvage(nicemu_fabric *fabric, uint32_t group, uint32_t seq,
+                            const nicemu_record *records);
 
 /* Of all collectives in flight: their chunks, and how many some worker still waits for. */
 void nicemu_fabric_progress(const nicemu_fabric *fabric, uint64_t *chunks, uint64_t *left);

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from operator import index
 from typing import Any
 
@@ -21,7 +21,7 @@ from nicemu.image import Context, KernelImage
 from nicemu.nic import kinds_of
 from nicemu.packet import elements
 
-__all__ = ["SECOND", "Exchange", "Job", "RawPartial"]
+__all__ = ["SECOND", "Exchange", "Job", "RawPartial", "rows"]
 
 SECOND = 10**12  # picoseconds
 
@@ -38,7 +38,8 @@ class Exchange:
         outputs: per worker where its part of the result goes, 1-D contiguous, or None.  It may be
             that worker's input.
         offsets: per worker the index in the whole of its output's first element; None: all 0.
-        partials: True: keep the partial sums of every device.
+        partials: True: keep the partial sums of every device.  The survivors' of an exchange that
+            fails are there anyway.
         context: of the whole's first element: its ``element`` and ``seed`` count.
     """
 
@@ -109,7 +110,7 @@ class Exchange:
         """
         codes = elements()
         types = [codes[format_of(n).alias].code for n in (image.element, image.partial)]
-        records = self._records(format_of(image.partial), chunk, devices) if self.partials else {}
+        records = self.records(image, chunk, devices) if self.partials else {}
         described = {
             "kinds": kinds_of(image, entries),
             "emit": entries["emit"][1],
@@ -143,10 +144,11 @@ class Exchange:
         }
         return self._job(described, item, {}, {})
 
-    def _records(
-        self, partial: Format, chunk: int, devices: Iterable[str]
+    def records(
+        self, image: KernelImage, chunk: int, devices: Iterable[str]
     ) -> dict[str, RawPartial]:
-        workers, whole = len(self.inputs), self.whole
+        """Room for the partial sums of devices, in full chunks of so many elements."""
+        workers, whole, partial = len(self.inputs), self.whole, format_of(image.partial)
         chunks = -(-whole // chunk)
         return {
             name: RawPartial(
@@ -168,21 +170,13 @@ class Exchange:
         devices: Mapping[str, int],
     ) -> Job:
         """The rest of the description; in it an element counts as ``item``."""
-        rows = ffi.NULL
-        if records:
-            rows = ffi.new("nicemu_record[]", 1 + max(devices.values()))
-        for name, record in records.items():
-            row = rows[devices[name]]
-            row.values = ffi.cast("void *", record.values.ctypes.data)
-            row.times = ffi.cast("uint64_t *", record.times.ctypes.data)
-            row.members = ffi.cast("uint64_t *", record.words.ctypes.data)
         stretches = self.stretches()
         pointers = {
             "inputs": _addresses(self.inputs),
             "outputs": _addresses(self.outputs),
             "from": ffi.new("uint64_t[]", [start * item for start, _ in stretches]),
             "to": ffi.new("uint64_t[]", [stop * item for _, stop in stretches]),
-            "records": rows,
+            "records": rows(records, devices),
         }
         rest = {"workers": len(self.inputs), "context": list(self.context.pack())}
         handle = ffi.new("nicemu_exchange *", {**described, **pointers, **rest})
@@ -204,10 +198,10 @@ class RawPartial:
     """
 
     device: str
-    values: np.ndarray = field(repr=False)
+    values: np.ndarray
     chunk: int
-    times: np.ndarray = field(repr=False)
-    words: np.ndarray = field(repr=False)
+    times: np.ndarray
+    words: np.ndarray
     workers: int
 
     @property
@@ -218,19 +212,15 @@ class RawPartial:
 
     def pieces(self) -> Iterator[tuple[range, tuple[int, ...], float]]:
         """Stretches of elements that are there: which, of which ranks, and when the last was."""
-        begin, there, members = 0, self.times != 0, self.members
-        for end in range(1, self.times.size + 1):
-            if (
-                end < self.times.size
-                and there[begin] == there[end]
-                and (members[begin] == members[end]).all()
-            ):
-                continue
-            if there[begin]:
+        there, words = self.times != 0, self.words
+        differ = (there[1:] != there[:-1]) | (words[1:] != words[:-1]).any(axis=1)
+        edges = [0, *(1 + np.flatnonzero(differ)).tolist(), there.size]
+        members = self.members
+        for begin, end in pairwise(edges):
+            if there[begin:end].any():
                 elements = range(begin * self.chunk, min(end * self.chunk, self.values.size))
-                ranks = tuple(int(r) for r in np.flatnonzero(members[begin]))
+                ranks = tuple(np.flatnonzero(members[begin]).tolist())
                 yield elements, ranks, int(self.times[begin:end].max()) / SECOND
-            begin = end
 
 
 @dataclass(frozen=True)
@@ -246,6 +236,24 @@ class Job:
     handle: Any
     keep: tuple[object, ...]
     records: dict[str, RawPartial]
+
+
+def rows(records: Mapping[str, RawPartial], devices: Mapping[str, int]) -> Any:
+    """The C description of records, which must outlive it.
+
+    Args:
+        records: device -> its record.
+        devices: name -> number, of these devices at least.
+    """
+    if not records:
+        return ffi.NULL
+    out = ffi.new("nicemu_record[]", 1 + max(devices.values()))
+    for name, record in records.items():
+        row = out[devices[name]]
+        row.values = ffi.cast("void *", record.values.ctypes.data)
+        row.times = ffi.cast("uint64_t *", record.times.ctypes.data)
+        row.members = ffi.cast("uint64_t *", record.words.ctypes.data)
+    return out
 
 
 def _check(

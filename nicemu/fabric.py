@@ -29,7 +29,7 @@ from nicemu.errors import (
     FileFormatError,
     NicemuError,
 )
-from nicemu.exchange import SECOND, Exchange, Job, RawPartial
+from nicemu.exchange import SECOND, Exchange, Job, RawPartial, rows
 from nicemu.image import KernelImage
 from nicemu.machine import Machine
 from nicemu.machine import machine as machine_of
@@ -152,7 +152,7 @@ class Ticket:
         self._job: Job | None = job  # what the C core points to
 
     def partials(self) -> dict[str, RawPartial]:
-        """Device -> what it has of partial sums now; empty where they were not asked for."""
+        """Device -> what it has of partial sums now; empty where nobody asked and all is well."""
         return dict(self._records)
 
     def __iter__(self) -> Iterator[str]:
@@ -524,13 +524,26 @@ class Fabric:
         else:
             for device in self.devices.values():
                 entries = device.nic.place(image)
-            numbers = {name: self.devices[name].number for name in group.names}
-            job = exchange.reduction(image, entries, chunk, numbers)
+            job = exchange.reduction(image, entries, chunk, self._numbers(group))
         start = lib.nicemu_exchange_start
         seq = _core.call("exchange", start, self._fabric, group.number, job.handle)
         ticket = Ticket(group, exchange, seq, job)
         self._tickets[group.number, seq] = ticket
         return ticket
+
+    def _numbers(self, group: Group) -> dict[str, int]:
+        return {name: self.devices[name].number for name in group.names}
+
+    def _salvage(self, ticket: Ticket) -> None:
+        """Put the survivors' partial sums of a reduction that has failed into its records."""
+        group, exchange, image = ticket._group, ticket.exchange, ticket.exchange.image
+        if image is None:
+            return
+        numbers = self._numbers(group)
+        if not ticket._records:
+            ticket._records = exchange.records(image, group.chunk(image), numbers)
+        found, fabric, number = rows(ticket._records, numbers), self._fabric, group.number
+        _core.call("survivors", lib.nicemu_exchange_salvage, fabric, number, ticket.seq, found)
 
     # ---- time ------------------------------------------------------------------------------------
 
@@ -592,6 +605,7 @@ class Fabric:
                 failure = self._failure(ticket, news)
                 ticket._group._failed = str(failure)
                 self._end(ticket, failure)
+                self._salvage(ticket)
             return True
 
     def _failure(self, ticket: Ticket, news: Any) -> NicemuError:

@@ -449,10 +449,14 @@ def test_invariant_8_virtual_time_ends_before_its_numbers_do() -> None:
             assert group.failed and 9e6 < fabric.now < 2**63 / 1e12
 
 
+asked = pytest.mark.parametrize("asked", [True, False])  # for partial sums
+
+
+@asked
 @pytest.mark.parametrize("planes", [1, 2])
 @pytest.mark.parametrize("preset", PRESETS)
 def test_invariant_8_a_dead_worker_is_named_and_the_survivors_sums_are_there(
-    preset: str, planes: int
+    preset: str, planes: int, asked: bool
 ) -> None:
     fabric = Fabric(8, "tree(2)", planes=planes, max_resends=8)
     inputs = streams(8, 1200)
@@ -460,8 +464,9 @@ def test_invariant_8_a_dead_worker_is_named_and_the_survivors_sums_are_there(
     fabric.kill("rank5")
     group = fabric.group()
     ticket = group.start(
-        Exchange(kernel("sum", "bfloat16", preset), inputs, outputs, partials=True)
+        Exchange(kernel("sum", "bfloat16", preset), inputs, outputs, partials=asked)
     )
+    assert bool(ticket.partials()) == asked
     with pytest.raises(CollectiveError, match="rank5") as caught:
         ticket.wait()
     assert caught.value.missing == (5,)
@@ -480,7 +485,7 @@ def test_invariant_8_a_dead_worker_is_named_and_the_survivors_sums_are_there(
 
 def test_survivors_sums_go_up_through_many_devices() -> None:
     """Each keeps one of every chunk in flight: more than a frame's arrival ever brings about."""
-    high, count = 40, 128 * 16
+    high, count = 31, 128 * 16
     chain = networkx.DiGraph([*((f"d{i}", f"d{i + 1}") for i in range(high)), (f"d{high}", 0)])
     chain.add_edge(f"d{high}", 1)
     fabric = Fabric(2, chain, mtu=256, max_resends=2)
@@ -500,12 +505,14 @@ def test_survivors_sums_go_up_through_many_devices() -> None:
         assert (partial.values == 1).all()
 
 
-def test_workers_behind_a_dead_link() -> None:
+@asked
+def test_workers_behind_a_dead_link(asked: bool) -> None:
     fabric = Fabric(6, "tree(2)", max_resends=8)
     inputs = streams(6, 100)
     fabric.link("nic1", "leaf0").down()
     with fabric.group() as group:
-        ticket = group.start(Exchange(kernel("sum", "bfloat16"), inputs, [None] * 6, partials=True))
+        exchange = Exchange(kernel("sum", "bfloat16"), inputs, [None] * 6, partials=asked)
+        ticket = group.start(exchange)
         with pytest.raises(CollectiveError, match="rank2, rank3 ") as caught:
             ticket.wait()
     assert caught.value.missing == (2, 3)
@@ -513,6 +520,26 @@ def test_workers_behind_a_dead_link() -> None:
     assert found["nic1"] == [(2, 3)]  # which it could not send
     assert found["leaf0"] == [(0, 1)]
     assert found["spine0"] == [(0, 1, 4, 5)]
+
+
+def test_survivors_of_many_exchanges_in_a_deep_tree() -> None:
+    """Far more partial sums at once than one event makes; levels are not told of after the end."""
+    fabric = Fabric(64, "tree(2)", mtu=256, max_resends=2)
+    for rank in range(1, 64, 2):
+        fabric.kill(f"rank{rank}")
+    inputs = [np.full(4, rank, np.float32) for rank in range(64)]
+    with fabric.group(window=64) as group:
+        exchange = Exchange(kernel("sum", "float32"), inputs, [None] * 64, partials=True)
+        tickets = [group.start(exchange) for _ in range(60)]
+        for ticket in tickets:
+            with pytest.raises(CollectiveError, match="rank63"):
+                ticket.wait()
+    for ticket in tickets:
+        assert not ticket.levels and len(ticket.partials()) == 63
+        for name, partial in ticket.partials().items():
+            ranks = [rank for rank in fabric.devices[name].ranks if rank % 2 == 0]
+            assert [r for _, r, _ in partial.pieces()] == [tuple(ranks)]
+            assert (partial.values == sum(ranks)).all()
 
 
 def test_a_worker_dies_half_way() -> None:

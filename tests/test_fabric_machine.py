@@ -208,6 +208,9 @@ class ByHand:
         assert named == (missing or waiting)
         assert news.missing == len(missing)
         self.seen["missing" if missing else "waiting"] += 1
+        for ticket in self.tickets:
+            if ticket.seq not in self.done:
+                self.fabric._salvage(ticket)
         for turn in range(max(host.next for host in model.hosts)):
             if any(turn in host.waiting or turn >= host.next for host in model.hosts):
                 self.check_survivors(turn)
