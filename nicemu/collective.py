@@ -190,7 +190,7 @@ COLLECTIVES: dict[str, Collective] = {
 # ---- what comes out ------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True)
 class Result:
     """A collective that has ended.
 
@@ -267,15 +267,17 @@ class Result:
     def _table(self) -> Table:
         reduced = f" of {self.op}, {self.preset}" if self.op else ""
         some = next((v for v in self.values if v is not None), None)
-        what = f"{some.size:,} elements of {some.dtype}" if some is not None else "no elements"
-        head = f"{self.collective}{reduced} over {len(self.values)} ranks, {self.algorithm}: {what}"
+        what = f"{some.size} elements of {some.dtype}" if some is not None else "no elements"
+        arrival = ", in order of arrival" if self.op and not self.shares else ""
+        who = f"{len(self.values)} ranks, {self.algorithm}{arrival}"
+        head = f"{self.collective}{reduced} over {who}: {what}"
         if f := self.frames:
             head += f"; frames: {f.sent} sent, {f.lost + f.cut} lost, {f.resent} resent, "
             head += f"{f.duplicated} duplicated"
         columns = ("device", "ranks", "elements", "dtype", "values")
         return Table(head, columns, [p.row() for p in self.partials.values()])
 
-    def __repr__(self) -> str:
+    def __str__(self) -> str:
         """A line, and a row for each partial sum."""
         return str(self._table())
 

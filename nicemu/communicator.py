@@ -349,7 +349,7 @@ class Communicator:
         try:
             for device in ticket:
                 if call.partials:
-                    yield from _pieces(group, ticket.partials()[device])
+                    yield from _pieces(group, ticket.partials()[device], begin)
         except CollectiveError as error:
             if not error.missing:
                 raise
@@ -359,7 +359,7 @@ class Communicator:
                 f"{call.record.name}: nothing comes from {lost}: go on in a communicator of the "
                 "others, or over links that lose less",
                 missing=tuple(group.ranks.index(worker) for worker in error.missing),
-                partials=gather(piece for raw in raws for piece in _pieces(group, raw)),
+                partials=gather(piece for raw in raws for piece in _pieces(group, raw, begin)),
             ) from error
         shares: list[Share] = []
         if call.image and group.order is not None:
@@ -407,17 +407,17 @@ class Communicator:
         return _Outcome(tuple(shares), sent)
 
 
-def _pieces(group: Group, raw: RawPartial) -> Iterator[Partial]:
+def _pieces(group: Group, raw: RawPartial, begin: float) -> Iterator[Partial]:
     """What a device has of partial sums, by who is in them, in the order of merging."""
     node = group.order
     for child in group.names[raw.device]:
         node = node[child] if isinstance(node, tuple) else node
     merged = tuple(range(raw.workers)) if node is None else leaves(node)
-    for elements, ranks, time_ in raw.pieces():
+    for elements, ranks, end in raw.pieces():
         among = set(ranks)
         values = raw.values[elements.start : elements.stop]
         contributors = tuple(rank for rank in merged if rank in among)
-        yield Partial(raw.device, values, contributors, (elements,), time_)
+        yield Partial(raw.device, values, contributors, (elements,), end - begin)
 
 
 def _crossing(call: _Call, group: Group) -> int:

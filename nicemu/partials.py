@@ -7,7 +7,7 @@ name) that they belong to.  How good they are is numerics' question.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -40,11 +40,12 @@ class Partial:
         values: of all ``ranges``, one after another; of the preset's partial dtype.
         contributors: ranks in them, in the order in which they were merged.
         ranges: which elements of the array these are, ascending.
-        time: virtual seconds at which the last was complete; None where no clock runs.
+        time: virtual seconds from the collective's start until the last was complete; None where no
+            clock runs.
     """
 
     device: str
-    values: np.ndarray = field(repr=False)
+    values: np.ndarray
     contributors: tuple[int, ...]
     ranges: tuple[range, ...]
     time: float | None = None
@@ -54,12 +55,12 @@ class Partial:
         """Of the values."""
         return self.values.dtype
 
-    def row(self) -> tuple[str, str, int, str, str]:
+    def row(self) -> tuple[str, str, str, str, str]:
         """Device, ranks, elements, dtype and the first values, for tables."""
         shown = " ".join(f"{float(x):.4g}" for x in self.values[:2])
         more = " ..." if self.values.size > 2 else ""
         ranks = ranks_text(self.contributors)
-        return self.device, ranks, self.values.size, f"{self.dtype}", shown + more
+        return self.device, ranks, f"{self.values.size}", f"{self.dtype}", shown + more
 
 
 def ranks_text(ranks: Sequence[int]) -> str:
