@@ -106,7 +106,7 @@ def case_of(seed: int) -> Case:
         one_of(1, 1, 2),
         one_of(256, 300, 1024),
         one_of(0.0, 3e-6),
-        one_of(0.0, 0.1, 0.5),
+        one_of(0.02, 0.1, 0.5),
         tuple(groups),
         tuple(plans),
     )
