@@ -351,14 +351,16 @@ class Communicator:
                 if call.partials:
                     yield from _pieces(group, ticket.partials()[device], begin)
         except CollectiveError as error:
-            if not error.missing:
+            lost = error.missing or error.waiting
+            if not lost:
                 raise
             raws = ticket.partials().values()
-            lost = ", ".join(f"rank{worker}" for worker in error.missing)
+            who = ", ".join(f"rank{worker}" for worker in lost)
+            what = "nothing comes from" if error.missing else "the result does not reach"
             raise WorkerLostError(
-                f"{call.record.name}: nothing comes from {lost}: go on in a communicator of the "
-                "others, or over links that lose less",
-                missing=tuple(group.ranks.index(worker) for worker in error.missing),
+                f"{call.record.name}: {what} {who}: go on in a communicator of the others, or "
+                "over links that lose less",
+                missing=tuple(group.ranks.index(worker) for worker in lost),
                 partials=gather(piece for raw in raws for piece in _pieces(group, raw, begin)),
             ) from error
         shares: list[Share] = []

@@ -108,9 +108,11 @@ class CollectiveError(NicemuError):
 
 
 class WorkerLostError(CollectiveError):
-    """Workers are gone, and a collective has no result; ``missing`` are ranks of the communicator.
+    """Workers are gone, and a collective has no result.
 
     Attributes:
+        missing: ranks of the communicator from which nothing comes, or which a result does not
+            reach.
         partials: device -> :class:`nicemu.Partial`: what the others' sums are, and of whom.
     """
 

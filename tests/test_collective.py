@@ -583,6 +583,22 @@ def test_a_lost_worker_is_named_and_the_others_sums_are_there() -> None:
     assert np.array_equal(same_on_all(result.values).view(np.uint16), want)
 
 
+@pytest.mark.parametrize("microseconds", [0, 1, 2, 3, 5, 8, 13, 21])
+def test_a_worker_may_die_at_any_time(microseconds: int) -> None:
+    """Before it has sent, before it has heard of a result, between: it is named, and all sums are
+    those of who is said to be in them."""
+    arrays = [np.full(50_000, 2.0**rank, np.float32) for rank in range(6)]
+    fabric = Fabric(6, max_resends=3)
+    fabric.kill("rank2", at=microseconds * 1e-6)
+    with pytest.raises(WorkerLostError, match="rank2:") as lost:
+        Communicator(fabric).allreduce(arrays)
+    assert lost.value.missing == (2,)
+    found = lost.value.partials.values()
+    assert any(2 not in partial.contributors for partial in found)
+    for partial in found:
+        assert (partial.values == sum(2.0**rank for rank in partial.contributors)).all()
+
+
 def test_a_link_that_dies_and_another_plane() -> None:
     """Nothing is lost, nothing added twice."""
     arrays = normal(8, 20_000)
