@@ -202,7 +202,8 @@ class Result:
         preset: of the numerics; "" likewise.
         shares: for each stretch of the array, who merged whom; none where that was decided by
             arrival, or nothing was reduced.
-        partials: device -> its partial sums, where they were asked for.
+        partials: device -> its partial sums, where they were asked for; lowest level first, from
+            left to right.
         payload_bytes: that crossed links, resends and headers apart.
         frames: what the fabric counted from its start to its end, that of other collectives at
             the same time included; None where hosts did it.

@@ -466,6 +466,11 @@ def _finished(
     for output, array in zip(call.outputs, values, strict=True):
         if array is not None and not np.may_share_memory(output, array):
             array[...] = output.reshape(array.shape)
+    places = {
+        name: (-len(path), path) for share in outcome.shares for path, name in share.names.items()
+    }
+    if places:  # else the order was that of arrival
+        kept.sort(key=lambda piece: places[piece.device])
     return Result(
         values=values,
         collective=call.record.name,

@@ -321,6 +321,15 @@ def test_a_callback_is_told_as_levels_are_complete() -> None:
     assert set(result.partials) == set(told)
 
 
+def test_partial_sums_are_in_the_order_of_the_tree() -> None:
+    """... in the result, whichever device was the first to have its own."""
+    told: list[str] = []
+    world = Communicator(Fabric(20, loss=0.2, seed=9))
+    result = world.allreduce(normal(20, 3000), on_partial=lambda p: told.append(p.device))
+    want = ["nic0", "nic1", "nic2", "nic3", "nic4", "leaf0", "leaf1", "spine0"]
+    assert list(result.partials) == want and sorted(told) == sorted(want) and told != want
+
+
 def test_times_count_from_the_start_of_the_collective() -> None:
     """A second one on the same fabric takes as long as the first, though the clock goes on."""
     world = Communicator(8)
