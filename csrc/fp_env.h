@@ -13,14 +13,19 @@
 
 enum { MXCSR_DEFAULT = 0x1f80, MXCSR_FLAGS = 0x3f };
 
+static inline u32 flags_of_mxcsr(u32 m)
+{
+    return (m & 1 ? NV : 0) | (m & 4 ? DZ : 0) | (m & 8 ? OF : 0) | (m & 16 ? UF : 0) |
+           (m & 32 ? NX : 0);
+}
+
 /* Move the host's sticky flags into h->fflags. */
 static inline void fp_env_collect(struct hart *h)
 {
     if (!h->running)
         return;
     u32 m = _mm_getcsr();
-    h->fflags |= (m & 1 ? NV : 0) | (m & 4 ? DZ : 0) | (m & 8 ? OF : 0) | (m & 16 ? UF : 0) |
-                 (m & 32 ? NX : 0);
+    h->fflags |= flags_of_mxcsr(m);
     _mm_setcsr(m & ~(u32)MXCSR_FLAGS);
 }
 
@@ -40,7 +45,7 @@ static inline void fp_env_enter(struct hart *h)
 
 static inline void fp_env_leave(struct hart *h)
 {
-    fp_env_collect(h);
+    h->fflags |= flags_of_mxcsr(_mm_getcsr());
     h->running = false;
     _mm_setcsr(h->host_saved);
 }

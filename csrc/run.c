@@ -384,8 +384,9 @@ enum { REG_RA = 1, REG_SP = 2, REG_A0 = 10 };
 
 void hart_call(struct hart *h, u64 pc, u64 sp, const u64 args[4], u64 budget, nicemu_stop *out)
 {
-    memset(h->x, 0, sizeof h->x);
-    memset(h->f, 0, sizeof h->f);
+    /* compilers replace a memset of this size by a string instruction, which is slow to start */
+    h->loops->splat[3](h->x, 0, COUNT_OF(h->x));
+    h->loops->splat[3](h->f, 0, COUNT_OF(h->f));
     h->x[REG_RA] = RETURN_PC;
     h->x[REG_SP] = sp;
     for (unsigned i = 0; i < 4; i++)

@@ -44,18 +44,34 @@ ALWAYS_INLINE ivec join_i16(half_ivec low, half_ivec high)
 {
     return _mm256_set_m128i(high, low);
 }
-ALWAYS_INLINE ivec upper_halves(ivec x, ivec y)
+/* Numbers below 2^16 in half the width, in quarters: of x, y, x, y; and these in the order x, y. */
+ALWAYS_INLINE ivec pack_u16(ivec x, ivec y)
 {
-    x = _mm256_packus_epi32(_mm256_srli_epi32(x, 16), _mm256_srli_epi32(y, 16));
-    return _mm256_permute4x64_epi64(x, 0xd8); /* it has packed in halves of 128 bits */
+    return _mm256_packus_epi32(x, y);
 }
-ALWAYS_INLINE ivec min_i32(ivec x, ivec y)
+ALWAYS_INLINE ivec unpacked(ivec v)
 {
-    return _mm256_min_epi32(x, y);
+    return _mm256_permute4x64_epi64(v, 0xd8);
 }
-ALWAYS_INLINE ivec max_i32(ivec x, ivec y)
+ALWAYS_INLINE ivec mean_u16(ivec x, ivec y) /* rounded up */
 {
-    return _mm256_max_epi32(x, y);
+    return _mm256_avg_epu16(x, y);
+}
+ALWAYS_INLINE ivec max_u16(ivec x, ivec y)
+{
+    return _mm256_max_epu16(x, y);
+}
+ALWAYS_INLINE ivec min_u16(ivec x, ivec y)
+{
+    return _mm256_min_epu16(x, y);
+}
+ALWAYS_INLINE ivec excess_u16(ivec x, ivec y) /* x - y, or 0 */
+{
+    return _mm256_subs_epu16(x, y);
+}
+ALWAYS_INLINE bool any_bit(ivec v)
+{
+    return !_mm256_testz_si256(v, v);
 }
 ALWAYS_INLINE void store_ints(u8 *p, ivec v, u32 bits)
 {

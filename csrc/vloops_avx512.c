@@ -48,19 +48,35 @@ ALWAYS_INLINE ivec join_i16(half_ivec low, half_ivec high)
 {
     return _mm512_inserti64x4(_mm512_castsi256_si512(low), high, 1);
 }
-ALWAYS_INLINE ivec upper_halves(ivec x, ivec y)
+/* Numbers below 2^16 in half the width, in eighths: of x, y, x, ...; and these in the order x, y.
+ */
+ALWAYS_INLINE ivec pack_u16(ivec x, ivec y)
 {
-    const __m512i order = _mm512_setr_epi64(0, 2, 4, 6, 1, 3, 5, 7);
-    x = _mm512_packus_epi32(_mm512_srli_epi32(x, 16), _mm512_srli_epi32(y, 16));
-    return _mm512_permutexvar_epi64(order, x); /* it has packed in quarters of 128 bits */
+    return _mm512_packus_epi32(x, y);
 }
-ALWAYS_INLINE ivec min_i32(ivec x, ivec y)
+ALWAYS_INLINE ivec unpacked(ivec v)
 {
-    return _mm512_min_epi32(x, y);
+    return _mm512_permutexvar_epi64(_mm512_setr_epi64(0, 2, 4, 6, 1, 3, 5, 7), v);
 }
-ALWAYS_INLINE ivec max_i32(ivec x, ivec y)
+ALWAYS_INLINE ivec mean_u16(ivec x, ivec y) /* rounded up */
 {
-    return _mm512_max_epi32(x, y);
+    return _mm512_avg_epu16(x, y);
+}
+ALWAYS_INLINE ivec max_u16(ivec x, ivec y)
+{
+    return _mm512_max_epu16(x, y);
+}
+ALWAYS_INLINE ivec min_u16(ivec x, ivec y)
+{
+    return _mm512_min_epu16(x, y);
+}
+ALWAYS_INLINE ivec excess_u16(ivec x, ivec y) /* x - y, or 0 */
+{
+    return _mm512_subs_epu16(x, y);
+}
+ALWAYS_INLINE bool any_bit(ivec v)
+{
+    return _mm512_test_epi32_mask(v, v);
 }
 ALWAYS_INLINE void store_ints(u8 *p, ivec v, u32 bits)
 {

@@ -21,8 +21,10 @@
 /* Integer arithmetic on vectors is the compiler's. */
 typedef u32 uvec __attribute__((vector_size(4 * L)));
 typedef i32 svec __attribute__((vector_size(4 * L)));
+typedef u16 uvec16 __attribute__((vector_size(4 * L)));
 typedef u64 uvec64 __attribute__((vector_size(4 * L)));
 #define ZEROS ((uvec){0})
+#define ZEROS16 ((uvec16){0})
 
 /* ---- instructions ------------------------------------------------------------------------- */
 
@@ -65,11 +67,12 @@ TWO(at_most_f32, truth, TRUTH_REGISTER, fvec, "vcmpleps")
 ONE(sqrt_f32, fvec, fvec, "vsqrtps")
 ONE(widen_f32, dvec, half_fvec, "vcvtps2pd")
 ONE(narrow_f64, half_fvec, dvec, "vcvtpd2ps")
+ONE(widen_f16, fvec, half_ivec, "vcvtph2ps") /* a signalling NaN raises NV */
 ONE(narrow_f16, half_ivec, fvec, "vcvtps2ph $4,") /* 4: in the current rounding mode */
 ONE(from_i32, fvec, ivec, "vcvtdq2ps")
 ONE(to_i32, ivec, fvec, "vcvtps2dq")
 ONE(to_i32_rtz, ivec, fvec, "vcvttps2dq")
-LOAD(load_f16, fvec, 16, "vcvtph2ps") /* a signalling NaN raises NV */
+LOAD(load_f16, fvec, 16, "vcvtph2ps") /* as widen_f16 */
 LOAD(load_u8, ivec, 8, "vpmovzxbd")
 LOAD(load_i8, ivec, 8, "vpmovsxbd")
 LOAD(load_u16, ivec, 16, "vpmovzxwd")
@@ -77,8 +80,8 @@ LOAD(load_i16, ivec, 16, "vpmovsxwd")
 /* a * b + c */
 ALWAYS_INLINE fvec fused_f32(fvec a, fvec b, fvec c)
 {
-    __asm__ volatile("vfmadd213ps %2, %1, %0" : "+v"(a) : "v"(b), "v"(c));
-    return a;
+    __asm__ volatile("vfmadd231ps %2, %1, %0" : "+v"(c) : "v"(a), "v"(b));
+    return c;
 }
 
 /* ---- lanes in and out of memory ----------------------------------------------------------- */
@@ -115,79 +118,77 @@ ALWAYS_INLINE void store_f16(u8 *p, fvec v)
 
 enum { SIZE_f16 = 2, SIZE_bf16 = 2, SIZE_f32 = 4, VECTOR = 4 * L /* bytes */ };
 
-/* Sources of a loop as it goes; sd, sa, sb: bytes of an element of d, a, b, sb = 0 without b. */
+/* What a loop works on; sd, sa, sb: bytes of an element of d, a, b, sb = 0 without b. */
+struct form {
+    u32 sd, sa, sb;
+    bool reads_d;
+    bool one_b; /* b is one number for all elements */
+    vloop_fn vv; /* the same with as many b as elements */
+};
 struct lanes {
     u8 *d;
     const u8 *a, *b;
-    u32 sd, sa, sb;
-    bool reads_d, copies; /* b: L copies of one number */
 };
-#define LANES_OF(sd, sa, sb, reads_d)                                                              \
-    (struct lanes)                                                                                 \
-    {                                                                                              \
-        dv, av, bv, sd, sa, sb, reads_d, false                                                     \
-    }
-ALWAYS_INLINE struct lanes advance(struct lanes l, u32 n)
+ALWAYS_INLINE struct lanes advance(struct lanes l, const struct form *f, u32 n)
 {
-    l.d += n * l.sd;
-    l.a += n * l.sa;
-    l.b += l.copies ? 0 : n * l.sb;
+    l.d += n * f->sd;
+    l.a += n * f->sa;
+    l.b += f->one_b ? 0 : n * f->sb;
     return l;
 }
 
-/* L copies of the number of `size` bytes at p */
-ALWAYS_INLINE const u8 *splat(u8 out[VECTOR], const void *p, u32 size)
+/* L copies of a number; the same as f32 */
+ALWAYS_INLINE ivec splat(const void *p, u32 size)
 {
-    u32 v = size == 4 ? *(const lane32 *)p : 0x10001u * *(const lane16 *)p;
-    store_i32(out, (ivec)(ZEROS + v));
-    return out;
+    return (ivec)(ZEROS + (size == 4 ? *(const lane32 *)p : 0x10001u * *(const lane16 *)p));
+}
+ALWAYS_INLINE fvec number_f32(const void *p)
+{
+    return (fvec)splat(p, 4);
+}
+ALWAYS_INLINE fvec number_bf16(const void *p)
+{
+    return (fvec)((uvec)splat(p, 2) << 16);
+}
+ALWAYS_INLINE fvec number_f16(const void *p)
+{
+    ivec copies = splat(p, 2);
+    half_ivec half;
+    memcpy(&half, &copies, sizeof half);
+    return widen_f16(half);
 }
 
-/* The last n elements, padded to L with ones, which raise no flag; results go to t.d. */
-struct tail {
-    _Alignas(VECTOR) u8 d[VECTOR], a[VECTOR], b[VECTOR];
-};
+/* The first n of L elements, and ones, which raise no flag, in the place of the others. */
 ALWAYS_INLINE void pad(u8 out[VECTOR], const u8 *p, u64 n, u32 size)
 {
     store_i32(out, load_first((ivec)(ZEROS + (size == 4 ? 0x3f800000 : 0x3c003c00)), p, n, size));
 }
-ALWAYS_INLINE struct lanes tail_of(struct lanes l, u64 n, struct tail *t)
+/* The last n < L elements of a loop. */
+static __attribute__((noinline)) void last_lanes(LOOP_PARAMETERS, const struct form *f)
 {
-    pad(t->a, l.a, n, l.sa);
-    if (l.sb)
-        pad(t->b, l.b, n, l.sb);
-    if (l.reads_d)
-        pad(t->d, l.d, n, l.sd);
-    l.d = t->d, l.a = t->a, l.b = t->b;
-    return l;
+    u8 d[VECTOR], a[VECTOR], b[VECTOR];
+    pad(a, av, n, f->sa);
+    if (f->one_b)
+        store_i32(b, splat(bv, f->sb));
+    if (f->sb)
+        pad(b, f->one_b ? b : bv, n, f->sb);
+    if (f->reads_d)
+        pad(d, dv, n, f->sd);
+    f->vv(h, d, a, b, L);
+    store_first(dv, d, n, f->sd);
 }
 
 /* Steps that store their L results themselves. */
 typedef void (*step_fn)(struct hart *h, u8 *d, const u8 *a, const u8 *b);
-ALWAYS_INLINE void by_vectors(struct hart *h, struct lanes l, u64 n, step_fn step)
+ALWAYS_INLINE void by_vectors(LOOP_PARAMETERS, const struct form *f, step_fn step)
 {
-    for (; n >= L; n -= L, l = advance(l, L))
+    struct lanes l = {dv, av, bv};
+    for (; n >= L; n -= L, l = advance(l, f, L))
         step(h, l.d, l.a, l.b);
-    if (n) {
-        struct tail t;
-        struct lanes last = tail_of(l, n, &t);
-        step(h, last.d, last.a, last.b);
-        store_first(l.d, t.d, n, l.sd);
-    }
+    if (n)
+        last_lanes(h, l.d, l.a, l.b, n, f);
 }
 
-static __attribute__((noinline)) void canonical_f16(u8 *p, u64 n)
-{
-    lane16 *d = (lane16 *)p;
-    for (u64 i = 0; i < n; i++)
-        d[i] = (d[i] & 0x7fff) > 0x7c00 ? 0x7e00 : d[i];
-}
-static __attribute__((noinline)) void canonical_f32(u8 *p, u64 n)
-{
-    lane32 *d = (lane32 *)p;
-    for (u64 i = 0; i < n; i++)
-        d[i] = (d[i] & 0x7fffffff) > 0x7f800000 ? 0x7fc00000 : d[i];
-}
 ALWAYS_INLINE void store(u8 *p, fvec v, u32 size)
 {
     if (size == SIZE_f16)
@@ -209,53 +210,66 @@ ALWAYS_INLINE void store_two(u8 *p, fvec x, fvec y, u32 size)
     }
 }
 
-/* Steps whose L results are stored here as f16 or f32; NaNs, being rare, are made canonical
- * afterwards.  The comparison raises NV for a signalling NaN, which only a conversion passes on. */
-typedef fvec (*fp_step_fn)(struct hart *h, const u8 *d, const u8 *a, const u8 *b);
-/* 2 * L results; did a NaN come up among them? */
-ALWAYS_INLINE truth two_vectors(struct hart *h, struct lanes l, fp_step_fn step)
+/* Steps whose L results are stored here as f16 or f32.  number: L copies of the one b.  nan: raise
+ * the flags too that the host does not raise where the result is a NaN. */
+typedef fvec (*fp_step_fn)(struct hart *h, struct lanes l, fvec number, bool nan);
+
+/* 1, 2 or 4 vectors; false, with nothing stored, when a NaN has come up among the results.  The
+ * comparisons raise NV for signalling NaNs, which only a conversion passes on. */
+ALWAYS_INLINE bool fp_vectors(struct hart *h, struct lanes l, fvec number, const u32 vectors,
+                              const struct form *f, fp_step_fn step)
 {
-    struct lanes m = advance(l, L);
-    fvec x = step(h, l.d, l.a, l.b), y = step(h, m.d, m.a, m.b);
-    store_two(l.d, x, y, l.sd);
-    return unordered(x, y);
+    fvec r[4];
+    for (u32 i = 0; i < vectors; i++)
+        r[i] = step(h, advance(l, f, i * L), number, false);
+    truth nan = unordered(r[0], r[vectors - 1]);
+    if (vectors == 4)
+        nan = either(nan, unordered(r[1], r[2]));
+    if (unlikely(any(nan)))
+        return false;
+    if (vectors == 1)
+        store(l.d, r[0], f->sd);
+    for (u32 i = 0; i + 2 <= vectors; i += 2)
+        store_two(l.d + i * L * f->sd, r[i], r[i + 1], f->sd);
+    return true;
 }
 
-ALWAYS_INLINE void fp_by_vectors(struct hart *h, struct lanes l, u64 n, fp_step_fn step)
+/* NaNs are rare: the first one leaves all that follows to `with_nans`. */
+ALWAYS_INLINE void fp_by_vectors(LOOP_PARAMETERS, fvec number, const struct form *f,
+                                 fp_step_fn step, vloop_fn with_nans)
 {
-    const struct lanes whole = l;
-    const u64 total = n;
-    truth nan = {0};
-    for (; n >= 4 * L; n -= 4 * L, l = advance(l, 4 * L)) {
-        nan = either(nan, two_vectors(h, l, step));
-        nan = either(nan, two_vectors(h, advance(l, 2 * L), step));
-    }
-    if (n >= 2 * L) {
-        nan = either(nan, two_vectors(h, l, step));
+    struct lanes l = {dv, av, bv};
+    for (; n >= 4 * L && fp_vectors(h, l, number, 4, f, step); n -= 4 * L)
+        l = advance(l, f, 4 * L);
+    if (n >= 2 * L && n < 4 * L && fp_vectors(h, l, number, 2, f, step)) {
         n -= 2 * L;
-        l = advance(l, 2 * L);
+        l = advance(l, f, 2 * L);
     }
-    if (n >= L) {
-        fvec x = step(h, l.d, l.a, l.b);
-        nan = either(nan, unordered(x, x));
-        store(l.d, x, l.sd);
+    if (n >= L && n < 2 * L && fp_vectors(h, l, number, 1, f, step)) {
         n -= L;
-        l = advance(l, L);
+        l = advance(l, f, L);
     }
-    if (n) {
-        struct tail t;
-        struct lanes last = tail_of(l, n, &t);
-        fvec x = step(h, last.d, last.a, last.b);
-        nan = either(nan, unordered(x, x));
-        store(t.d, x, l.sd);
-        store_first(l.d, t.d, n, l.sd);
+    if (unlikely(n >= L))
+        with_nans(h, l.d, l.a, l.b, n);
+    else if (n)
+        last_lanes(h, l.d, l.a, l.b, n, f);
+}
+
+ALWAYS_INLINE fvec canonical(fvec v)
+{
+    uvec nan = (uvec)((svec)((uvec)v & 0x7fffffff) > 0x7f800000);
+    return (fvec)(((uvec)v & ~nan) | (nan & 0x7fc00000));
+}
+ALWAYS_INLINE void fp_with_nans(LOOP_PARAMETERS, fvec number, const struct form *f, fp_step_fn step)
+{
+    struct lanes l = {dv, av, bv};
+    for (; n >= L; n -= L, l = advance(l, f, L)) {
+        fvec r = step(h, l, number, true);
+        (void)unordered(r, r); /* for its flag */
+        store(l.d, canonical(r), f->sd);
     }
-    if (unlikely(any(nan))) {
-        if (l.sd == SIZE_f16)
-            canonical_f16(whole.d, total);
-        else
-            canonical_f32(whole.d, total);
-    }
+    if (n)
+        last_lanes(h, l.d, l.a, l.b, n, f);
 }
 
 /* ---- arithmetic --------------------------------------------------------------------------- */
@@ -294,39 +308,46 @@ ALWAYS_INLINE fvec fma_f16(fvec x, fvec y, fvec z)
     half_fvec high = to_odd(add_f64(widen_f32(upper(product)), widen_f32(upper(z))));
     return join_f32(low, high);
 }
-ALWAYS_INLINE fvec fma_f32(struct hart *h, fvec x, fvec y, fvec z)
+ALWAYS_INLINE fvec fma_f32(struct hart *h, fvec x, fvec y, fvec z, bool nan)
 {
-    fvec r = fused_f32(x, y, z);
-    if (unlikely(any(unordered(r, r))))
+    if (nan)
         undefined_product(h, x, y);
-    return r;
+    return fused_f32(x, y, z);
 }
 
 enum { HALF_f16 = true, HALF_f32 = false };
 
+/* A loop, and what it leaves the rest to when there is a NaN. */
+#define FP_LOOP(loop, step, number, ...)                                                           \
+    static const struct form loop##_form = {__VA_ARGS__};                                          \
+    static __attribute__((noinline, unused)) void loop##_nans(LOOP_PARAMETERS)                     \
+    {                                                                                              \
+        fp_with_nans(h, dv, av, bv, n, number, &loop##_form, step);                                \
+    }                                                                                              \
+    static __attribute__((unused)) void loop(LOOP_PARAMETERS)                                      \
+    {                                                                                              \
+        fp_by_vectors(h, dv, av, bv, n, number, &loop##_form, step, loop##_nans);                  \
+    }
 #define FP_LANES(name, sew, C, D, A, B, reads_b, reads_d, expr)                                    \
-    ALWAYS_INLINE fvec name##_##sew##_step(struct hart *h, const u8 *dp, const u8 *ap,             \
-                                           const u8 *bp)                                           \
+    ALWAYS_INLINE fvec name##_##sew##_step_of(struct hart *h, struct lanes l, fvec b, bool nan)    \
     {                                                                                              \
         enum { HALF = HALF_##C };                                                                  \
-        fvec a = load_##A(ap);                                                                     \
-        fvec b = reads_b ? load_##B(bp) : a, d = reads_d ? load_##D(dp) : a;                       \
-        (void)b, (void)d, (void)h;                                                                 \
+        fvec a = load_##A(l.a);                                                                    \
+        fvec d = reads_d ? load_##D(l.d) : a;                                                      \
+        (void)b, (void)d, (void)h, (void)nan;                                                      \
         return expr;                                                                               \
     }                                                                                              \
-    static void name##_##sew(LOOP_PARAMETERS)                                                      \
+    ALWAYS_INLINE fvec name##_##sew##_step(struct hart *h, struct lanes l, fvec none, bool nan)    \
     {                                                                                              \
-        struct lanes l = LANES_OF(SIZE_##D, SIZE_##A, reads_b ? SIZE_##B : 0, reads_d);            \
-        fp_by_vectors(h, l, n, name##_##sew##_step);                                               \
+        return name##_##sew##_step_of(h, l, reads_b ? load_##B(l.b) : none, nan);                  \
     }                                                                                              \
-    static __attribute__((unused)) void name##_##sew##_scalar(LOOP_PARAMETERS)                     \
-    {                                                                                              \
-        struct lanes l = LANES_OF(SIZE_##D, SIZE_##A, SIZE_##B, reads_d);                          \
-        _Alignas(VECTOR) u8 copies[VECTOR];                                                        \
-        l.b = splat(copies, bv, SIZE_##B);                                                         \
-        l.copies = true;                                                                           \
-        fp_by_vectors(h, l, n, name##_##sew##_step);                                               \
-    }
+    static void name##_##sew(LOOP_PARAMETERS);                                                     \
+    FP_LOOP(name##_##sew, name##_##sew##_step, (fvec)ZEROS, SIZE_##D, SIZE_##A,                    \
+            reads_b ? SIZE_##B : 0, reads_d, false, name##_##sew)                                  \
+    FP_LOOP(name##_##sew##_scalar, name##_##sew##_step_of, NUMBER(B), SIZE_##D, SIZE_##A,          \
+            SIZE_##B, reads_d, true, name##_##sew)
+/* Without elements nothing may raise a flag, not even the number's conversion. */
+#define NUMBER(B) (n ? number_##B(bv) : (fvec)ZEROS)
 #define WITH_SCALAR(name_sew) name_sew##_scalar
 #define SOFT_LANES(name, sew, ...) void soft_##name##_##sew(LOOP_PARAMETERS);
 #define SOFT_TRUTHS(name, sew, ...) SOFT_LANES(name, sew)
@@ -335,7 +356,7 @@ enum { HALF_f16 = true, HALF_f32 = false };
 #define MUL(x, y) mul_f32(x, y)
 #define DIV(x, y) div_f32(x, y)
 #define SQRT(x) sqrt_f32(x)
-#define FMA(x, y, z) (HALF ? fma_f16(x, y, z) : fma_f32(h, x, y, z))
+#define FMA(x, y, z) (HALF ? fma_f16(x, y, z) : fma_f32(h, x, y, z, nan))
 #define NEG(x) negated(x)
 
 #define FP_TRUTHS(name, sew, F, expr)                                                              \
@@ -347,7 +368,8 @@ enum { HALF_f16 = true, HALF_f32 = false };
     }                                                                                              \
     static void name##_##sew(LOOP_PARAMETERS)                                                      \
     {                                                                                              \
-        by_vectors(h, LANES_OF(1, SIZE_##F, SIZE_##F, false), n, name##_##sew##_step);             \
+        static const struct form form = {1, SIZE_##F, SIZE_##F, false, false, name##_##sew};       \
+        by_vectors(h, dv, av, bv, n, &form, name##_##sew##_step);                                  \
     }
 #define EQ(x, y) equal_f32(x, y)
 #define NE(x, y) unequal_f32(x, y)
@@ -356,81 +378,104 @@ enum { HALF_f16 = true, HALF_f32 = false };
 
 /* ---- f32 to bf16 -------------------------------------------------------------------------- */
 
-/* f32 bits, rounded to bf16 and still in the upper half. */
-ALWAYS_INLINE uvec bf16_round(uvec bits, int rm)
+/* 2 * L numbers of f32 as halves of their bits, in the order of pack_u16. */
+struct halves {
+    uvec16 upper, lower;
+};
+ALWAYS_INLINE struct halves load_halves(const u8 *p)
 {
-    uvec negative = (uvec)((svec)bits >> 31);
+    uvec x = (uvec)load_i32(p), y = (uvec)load_i32(p + VECTOR);
+    return (struct halves){(uvec16)pack_u16((ivec)(x >> 16), (ivec)(y >> 16)),
+                           (uvec16)pack_u16((ivec)(x & 0xffff), (ivec)(y & 0xffff))};
+}
+
+/* carry of x + y + 1 */
+ALWAYS_INLINE uvec16 carry(uvec16 x, uvec16 y)
+{
+    return (uvec16)mean_u16((ivec)x, (ivec)y) >> 15;
+}
+ALWAYS_INLINE uvec16 bf16_round(struct halves v, int rm)
+{
+    uvec16 negative = v.upper >> 15;
     switch (rm) {
     case RNE:
-        return bits + 0x7fff + (bits >> 16 & 1);
+        return v.upper + carry(v.lower, (v.upper & 1) | 0x7ffe);
     case RDN:
-        return bits + (negative & 0xffff);
+        return v.upper + (carry(v.lower, ZEROS16 + 0xfffe) & negative);
     case RUP:
-        return bits + (~negative & 0xffff);
+        return v.upper + (carry(v.lower, ZEROS16 + 0xfffe) & ~negative);
     default: /* RTZ */
-        return bits;
+        return v.upper;
     }
 }
 
 /* Is there a NaN, an infinity, what may overflow, or a subnormal number? */
-ALWAYS_INLINE bool bf16_rare(uvec x, uvec y)
+ALWAYS_INLINE bool bf16_rare(struct halves v, struct halves w)
 {
-    uvec a = x & 0x7fffffff, b = y & 0x7fffffff; /* signed numbers in the order of magnitudes */
-    truth large = above_i32(max_i32((ivec)a, (ivec)b), (ivec)(ZEROS + 0x7f7effff));
-    a += 0x7fffffff, b += 0x7fffffff; /* the same, but zero is the greatest */
-    truth small = above_i32((ivec)(ZEROS + 0x807fffff), min_i32((ivec)a, (ivec)b));
-    return any(either(large, small));
+    uvec16 a = v.upper << 1, b = w.upper << 1; /* without their signs */
+    ivec most = max_u16((ivec)a, (ivec)b);
+    a += (uvec16)(v.lower == 0), b += (uvec16)(w.lower == 0); /* zero becomes the greatest */
+    ivec least = min_u16((ivec)a, (ivec)b);
+    ivec large = excess_u16(most, (ivec)(ZEROS16 + 2 * 0x7f7e));
+    ivec small = excess_u16((ivec)(ZEROS16 + 0xff), least);
+    return any_bit(large | small);
 }
 
-/* Two vectors at a time by integer code; with a rare number among them they are left to the exact
- * loop, which knows its flags. */
-ALWAYS_INLINE void narrow_bf16(LOOP_PARAMETERS, int rm)
+/* 2 * L numbers or twice as many by integer code; with a rare one among them they are left to the
+ * exact loop, which knows its flags.  Returns lower halves seen. */
+ALWAYS_INLINE uvec16 narrow_pairs(LOOP_PARAMETERS, const u32 pairs, int rm)
 {
-    const vloop_fn exactly = vec_loops_portable.loop[L_vfncvtbf16_f_f].fn[1];
     u8 *d = dv;
     const u8 *a = av;
-    uvec seen = ZEROS;
-    for (; n >= 2 * L; n -= 2 * L, a += 2 * VECTOR, d += VECTOR) {
-        uvec x = (uvec)load_i32(a), y = (uvec)load_i32(a + VECTOR);
-        if (unlikely(bf16_rare(x, y))) {
-            exactly(h, d, a, bv, 2 * L);
-            continue;
-        }
-        seen |= x | y;
-        store_i32(d, upper_halves((ivec)bf16_round(x, rm), (ivec)bf16_round(y, rm)));
+    struct halves v = load_halves(a), w = pairs == 2 ? load_halves(a + 2 * VECTOR) : v;
+    if (unlikely(bf16_rare(v, w))) {
+        vec_loops_portable.loop[L_vfncvtbf16_f_f].fn[1](h, d, a, bv, n);
+        return ZEROS16;
     }
-    for (u64 part; n; n -= part, a += 4 * part, d += 2 * part) {
-        part = n < L ? n : L;
-        uvec x = (uvec)(part < L ? load_first((ivec)ZEROS, a, part, 4) : load_i32(a));
-        if (unlikely(bf16_rare(x, x))) {
-            exactly(h, d, a, bv, part);
-            continue;
-        }
-        seen |= x;
-        ivec result = upper_halves((ivec)bf16_round(x, rm), (ivec)ZEROS);
-        if (part < L)
-            store_first(d, (const u8 *)&result, part, 2);
-        else
-            memcpy(d, &result, 2 * L);
+    store_i32(d, unpacked((ivec)bf16_round(v, rm)));
+    if (pairs == 2)
+        store_i32(d + VECTOR, unpacked((ivec)bf16_round(w, rm)));
+    return v.lower | w.lower;
+}
+/* The last n < 2 * L numbers, with zeros, which raise no flag, after them. */
+static __attribute__((noinline)) void narrow_last(LOOP_PARAMETERS, vloop_fn loop)
+{
+    u8 a[2 * VECTOR] = {0}, d[VECTOR];
+    memcpy(a, av, 4 * n);
+    loop(h, d, a, bv, 2 * L);
+    memcpy(dv, d, 2 * n);
+}
+ALWAYS_INLINE void narrow_bf16(LOOP_PARAMETERS, int rm, vloop_fn loop)
+{
+    u8 *d = dv;
+    const u8 *a = av;
+    uvec16 seen = ZEROS16;
+    for (; n >= 4 * L; n -= 4 * L, a += 4 * VECTOR, d += 2 * VECTOR)
+        seen |= narrow_pairs(h, d, a, bv, 4 * L, 2, rm);
+    if (n >= 2 * L) {
+        seen |= narrow_pairs(h, d, a, bv, 2 * L, 1, rm);
+        n -= 2 * L, a += 2 * VECTOR, d += VECTOR;
     }
-    if (any(above_i32((ivec)(seen & 0xffff), (ivec)ZEROS)))
+    if (any_bit((ivec)seen))
         h->fflags |= NX;
+    if (n)
+        narrow_last(h, d, a, bv, n, loop);
 }
 #define DEF_BF1_N(name, expr)                                                                      \
     static void name##_16(LOOP_PARAMETERS)                                                         \
     {                                                                                              \
         switch (h->frm) {                                                                          \
         case RNE:                                                                                  \
-            narrow_bf16(h, dv, av, bv, n, RNE);                                                    \
+            narrow_bf16(h, dv, av, bv, n, RNE, name##_16);                                         \
             return;                                                                                \
         case RDN:                                                                                  \
-            narrow_bf16(h, dv, av, bv, n, RDN);                                                    \
+            narrow_bf16(h, dv, av, bv, n, RDN, name##_16);                                         \
             return;                                                                                \
         case RUP:                                                                                  \
-            narrow_bf16(h, dv, av, bv, n, RUP);                                                    \
+            narrow_bf16(h, dv, av, bv, n, RUP, name##_16);                                         \
             return;                                                                                \
         default:                                                                                   \
-            narrow_bf16(h, dv, av, bv, n, RTZ);                                                    \
+            narrow_bf16(h, dv, av, bv, n, RTZ, name##_16);                                         \
         }                                                                                          \
     }
 
@@ -458,7 +503,8 @@ ALWAYS_INLINE fvec from_ints(const u8 *p, u32 bits, bool is_signed)
     }                                                                                              \
     static void name##_##sew(LOOP_PARAMETERS)                                                      \
     {                                                                                              \
-        by_vectors(h, LANES_OF(SIZE_##D, abits / 8, 0, false), n, name##_##sew##_step);            \
+        static const struct form form = {SIZE_##D, abits / 8, 0, false, false, name##_##sew};      \
+        by_vectors(h, dv, av, bv, n, &form, name##_##sew##_step);                                  \
     }
 #define DEF_INT_TO_FP(name, is_signed)                                                             \
     INT_TO_FP(name, 16, f16, 16, is_signed)                                                        \
@@ -499,7 +545,8 @@ ALWAYS_INLINE struct range int_range(u32 bits, bool is_signed)
     }                                                                                              \
     static void name##_##sew(LOOP_PARAMETERS)                                                      \
     {                                                                                              \
-        by_vectors(h, LANES_OF(dbits / 8, SIZE_##A, 0, false), n, name##_##sew##_step);            \
+        static const struct form form = {dbits / 8, SIZE_##A, 0, false, false, name##_##sew};      \
+        by_vectors(h, dv, av, bv, n, &form, name##_##sew##_step);                                  \
     }
 #define DEF_FP_TO_INT(name, is_signed, mode)                                                       \
     FP_TO_INT(name, 16, 16, f16, is_signed, mode)                                                  \

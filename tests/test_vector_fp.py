@@ -55,6 +55,23 @@ def test_all_values(case: Case) -> None:
     assert not case.differences([ALL16, zero, zero], [mode])
 
 
+OF_ONE = [
+    case
+    for case in CASES
+    if case.fp.b is None and isinstance(case.fp.a, oracle.Format) and case.fp.over == "each"
+]
+
+
+@pytest.mark.parametrize("case", OF_ONE, ids=lambda case: case.label)
+def test_a_signalling_nan_after_a_quiet_one(case: Case) -> None:
+    """A loop that has met a NaN goes on in another way, which must raise the same flags."""
+    assert isinstance(case.fp.a, oracle.Format)
+    a = np.zeros(vlmax(case.sew), np.uint64)
+    a[0], a[-1] = case.fp.a.nan, case.fp.a.inf | 1
+    zero = np.zeros(len(a), np.uint64)
+    assert not case.differences([a, zero, zero], [RNE])
+
+
 @pytest.mark.parametrize("rm", MODES)
 def test_all_values_back_to_bf16(rm: int) -> None:
     """Every bf16 number, as f32 and with something below its last place, rounded to bf16."""
