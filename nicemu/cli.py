@@ -98,7 +98,7 @@ def main() -> None:
 
 
 def _console() -> Console:
-    """Standard output; 80 columns when it is no terminal."""
+    """Standard output; 80 columns when it is no terminal.  Tables fold what does not fit."""
     return Console(highlight=False, markup=False)
 
 
@@ -226,8 +226,11 @@ def _number(x: float) -> float | str:
     "--topology", default="cards", show_default=True,
     help="Devices between the workers: star, cards, or tree(N) with N children each.",
 )  # fmt: skip
-@click.option("--loss", type=float, default=0.0, help="Part of the frames that links lose, 0..1.")
-@click.option("--seed", type=int, default=0, help="Of which frames are lost.")
+@click.option(
+    "--loss", type=float, default=0.0, show_default=True,
+    help="Part of the frames that links lose, 0..1.",
+)  # fmt: skip
+@click.option("--seed", type=int, default=0, show_default=True, help="Of which frames are lost.")
 @click.option("--partials", is_flag=True, help="Show every device's partial sums.")
 @click.option("--pcap", type=click.Path(), help="Write all frames to a capture file.")
 @click.option("-o", "--output", type=click.Path(), help="Result: .safetensors, .npz or .npy.")
@@ -440,7 +443,7 @@ def _show(reduction: _Reduction) -> None:
     )
     click.echo(f"packets: {r.packets:,}")
     click.echo(f"bytes: {r.bytes_in:,}")
-    click.echo(f"host: {result.seconds:.3f} s, {r.gb_per_s:.3f} GB/s")
+    click.echo(f"host: {result.seconds:.3f} s, {r.gb_per_s:.3g} GB/s")
     true = TRUE_VALUE.get(result.op, result.op)
     click.echo(f"largest error against the true {true}: {r.largest_error_ulp:.4g} ulp")
     if r.output is not None:
@@ -473,7 +476,7 @@ def _count(n: int, noun: str) -> str:
 def _show_rows(columns: Sequence[str], rows: Iterable[Iterable[object]]) -> None:
     table = Table()
     for name in columns:
-        table.add_column(name, justify="right")
+        table.add_column(name, justify="right", overflow="fold")
     for row in rows:
         table.add_row(*(f"{cell:,}" if isinstance(cell, int) else str(cell) for cell in row))
     _console().print(table)
@@ -482,9 +485,9 @@ def _show_rows(columns: Sequence[str], rows: Iterable[Iterable[object]]) -> None
 def _show_cores(columns: Sequence[str], rows: Sequence[Sequence[int]]) -> None:
     """One line per core, and their total."""
     table = Table(show_footer=len(rows) > 1)
-    table.add_column("core", footer="all", justify="right")
+    table.add_column("core", footer="all", justify="right", overflow="fold")
     for name, cells in zip(columns, zip(*rows, strict=True), strict=True):
-        table.add_column(name, footer=f"{sum(cells):,}", justify="right")
+        table.add_column(name, footer=f"{sum(cells):,}", justify="right", overflow="fold")
     for core, row in enumerate(rows):
         table.add_row(str(core), *(f"{n:,}" for n in row))
     _console().print(table)

@@ -268,7 +268,7 @@ class Result:
     def _table(self) -> Table:
         reduced = f" of {self.op}, {self.preset}" if self.op else ""
         some = next((v for v in self.values if v is not None), None)
-        what = f"{some.size} elements of {some.dtype}" if some is not None else "no elements"
+        what = f"{some.size:,} elements of {some.dtype}" if some is not None else "no elements"
         arrival = ", in order of arrival" if self.op and not self.shares else ""
         who = f"{len(self.values)} ranks, {self.algorithm}{arrival}"
         head = f"{self.collective}{reduced} over {who}: {what}"

@@ -60,7 +60,7 @@ class Partial:
         shown = " ".join(f"{float(x):.4g}" for x in self.values[:2])
         more = " ..." if self.values.size > 2 else ""
         ranks = ranks_text(self.contributors)
-        return self.device, ranks, f"{self.values.size}", f"{self.dtype}", shown + more
+        return self.device, ranks, f"{self.values.size:,}", f"{self.dtype}", shown + more
 
 
 def ranks_text(ranks: Sequence[int]) -> str:

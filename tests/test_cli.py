@@ -170,7 +170,7 @@ def test_partial_sums_are_shown(preset: str) -> None:
     """A row per device; where precision went."""
     result = nic("allreduce", "--partials", "--preset", preset)
     assert result.exit_code == 0 and last_line(result) == YES
-    rows = re.findall(r"^│ +(\w+\d) │ +(\S+) │ +13178 │ +(\w+) │", result.stdout, re.M)
+    rows = re.findall(r"^│ +(\w+\d) │ +(\S+) │ +13,178 │ +(\w+) │", result.stdout, re.M)
     devices = [("nic0", "0..3"), ("nic1", "4..7"), ("leaf0", "0..7"), ("spine0", "0..7")]
     formats = ["float32"] * 2 if preset == "wide" else ["bfloat16", "float16"]
     assert rows == [(*device, fmt) for fmt in formats for device in devices]
@@ -195,6 +195,15 @@ def test_no_capture_of_a_run_that_failed(tmp_path: Path) -> None:
     refused(nic("allreduce", "--pcap", path, "--loss", 1), "nothing comes from rank0")
     refused(nic("allreduce", "--pcap", path, "none.npz"), "none.npz")
     assert not list(tmp_path.iterdir())
+
+
+def test_a_narrow_terminal_cuts_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What does not fit in a column goes on in its next line."""
+    monkeypatch.setenv("COLUMNS", "40")
+    result = nic("allreduce", "--partials")
+    assert result.exit_code == 0 and "…" not in result.stdout
+    tables = [line for line in result.stdout.splitlines() if line[0] in "┏┃┡│└├"]
+    assert len(tables) > 60 and {len(line) for line in tables} <= set(range(30, 41))
 
 
 @pytest.mark.parametrize("topology", ["star", "tree(2)", "tree(3)"])

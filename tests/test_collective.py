@@ -625,7 +625,7 @@ def test_order_of_arrival_is_said_in_the_result() -> None:
     arrays = [np.full(3000, 2.0**rank, np.float32) for rank in range(6)]  # exact in any order
     result = Communicator(Fabric(6, order="arrival", jitter=1e-5)).allreduce(arrays, partials=True)
     assert np.all(same_on_all(result.values) == 63)
-    assert "6 ranks, in-network, in order of arrival: 3000" in str(result)
+    assert "6 ranks, in-network, in order of arrival: 3,000" in str(result)
     assert result.shares == () and set(result.partials) >= {"nic0", "nic1", "leaf0", "spine0"}
     with pytest.raises(ArgumentError, match="order of arrival"):
         _ = result.order
