@@ -190,7 +190,7 @@ COLLECTIVES: dict[str, Collective] = {
 # ---- what comes out ------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Result:
     """A collective that has ended.
 
@@ -278,7 +278,7 @@ class Result:
         columns = ("device", "ranks", "elements", "dtype", "values")
         return Table(head, columns, [p.row() for p in self.partials.values()])
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         """A line, and a row for each partial sum."""
         return str(self._table())
 

@@ -198,10 +198,10 @@ class RawPartial:
     """
 
     device: str
-    values: np.ndarray
+    values: np.ndarray = field(repr=False)
     chunk: int
-    times: np.ndarray
-    words: np.ndarray
+    times: np.ndarray = field(repr=False)
+    words: np.ndarray = field(repr=False)
     workers: int
 
     @property

@@ -109,7 +109,7 @@ class Stream:
     partial: bool = False
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class ReduceResult:
     """A reduction of streams into one.
 
@@ -129,13 +129,13 @@ class ReduceResult:
 
     def _table(self) -> Table:
         head = (
-            f"{self.values.size} elements of {self.values.dtype} from {self.packets} packets, "
-            f"{self.bytes_in} bytes in {self.seconds:.3f} s"
+            f"{self.values.size:,} elements of {self.values.dtype} from {self.packets:,} packets, "
+            f"{self.bytes_in:,} bytes in {self.seconds:.3f} s"
         )
         rows = [(c.core, c.packets, c.instructions, c.elements) for c in self.cores]
         return Table(head, ("core", "packets", "instructions", "elements"), rows)
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         """A small table, one row per core."""
         return str(self._table())
 

@@ -39,7 +39,7 @@ class Level:
     total: Errors
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Report:
     """The levels of a reduction, from the workers to the result."""
 
@@ -63,7 +63,7 @@ class Report:
                    "mean", "infinite", "NaN", "of no NaN", "subnormal")  # fmt: skip
         return Table("errors in ulp of the result's format", columns, rows)
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         """A row per level."""
         return str(self._table())
 

@@ -7,7 +7,7 @@ name) that they belong to.  How good they are is numerics' question.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -45,7 +45,7 @@ class Partial:
     """
 
     device: str
-    values: np.ndarray
+    values: np.ndarray = field(repr=False)
     contributors: tuple[int, ...]
     ranges: tuple[range, ...]
     time: float | None = None
@@ -55,12 +55,12 @@ class Partial:
         """Of the values."""
         return self.values.dtype
 
-    def row(self) -> tuple[str, str, str, str, str]:
+    def row(self) -> tuple[str, str, int, str, str]:
         """Device, ranks, elements, dtype and the first values, for tables."""
         shown = " ".join(f"{float(x):.4g}" for x in self.values[:2])
         more = " ..." if self.values.size > 2 else ""
         ranks = ranks_text(self.contributors)
-        return self.device, ranks, f"{self.values.size:,}", f"{self.dtype}", shown + more
+        return self.device, ranks, self.values.size, f"{self.dtype}", shown + more
 
 
 def ranks_text(ranks: Sequence[int]) -> str:

@@ -19,7 +19,7 @@ class Table:
     Attributes:
         head: the line.
         columns: their names.
-        rows: a cell per column.
+        rows: a cell per column; integers get thousands separators.
     """
 
     head: str
@@ -28,7 +28,7 @@ class Table:
 
     def __str__(self) -> str:
         """Columns to the right, the first to the left."""
-        lines = [[str(cell) for cell in line] for line in (self.columns, *self.rows)]
+        lines = [[_text(cell) for cell in line] for line in (self.columns, *self.rows)]
         widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
         texts = [
             "  ".join(
@@ -43,9 +43,13 @@ class Table:
         """The same for notebooks."""
 
         def line(tag: str, cells: Sequence[object]) -> str:
-            inner = "".join(f"<{tag}>{escape(str(cell))}</{tag}>" for cell in cells)
+            inner = "".join(f"<{tag}>{escape(_text(cell))}</{tag}>" for cell in cells)
             return f"<tr>{inner}</tr>"
 
         body = line("th", self.columns) + "".join(line("td", row) for row in self.rows)
         table = f"<table>{body}</table>" if self.rows else ""
         return f"<p>{escape(self.head)}</p>{table}"
+
+
+def _text(cell: object) -> str:
+    return f"{cell:,}" if isinstance(cell, int) else str(cell)

@@ -471,6 +471,8 @@ def test_how_a_result_looks() -> None:
     result = world.allreduce(normal(4, 10), "avg", algorithm="ring", partials=True)
     assert str(result).startswith("allreduce of avg, wide over 4 ranks, ring: 10 elements of bfl")
     assert "rank2/1" in str(result) and "1..2" in str(result)
+    assert repr(result) == str(result)  # an array of every rank would fill the screen
+    assert not any("array" in repr(partial) for partial in result.partials.values())
     assert result._repr_html_().count("<tr>") == 1 + len(result.partials)
     with pytest.raises(ArgumentError, match="4 orders"):
         _ = result.order

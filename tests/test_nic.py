@@ -92,7 +92,7 @@ def test_counts(count: int) -> None:
         assert result.bytes_in == 3 * 2 * count
         assert sum(c.packets for c in result.cores) == result.packets
         assert result.seconds >= 0 and "packets" in str(result)
-        assert str(count) in result._repr_html_()
+        assert f"<p>{count:,} elements" in result._repr_html_()
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 4, 5, 7, 8, 9, 12, 16, 17, 33])

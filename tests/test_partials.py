@@ -47,8 +47,8 @@ def test_runs_of_ranks() -> None:
 
 
 def test_a_table_as_text_and_html() -> None:
-    table = Table("a < b", ("name", "n"), [("x", 1), ("long", 200)])
-    assert str(table).splitlines() == ["a < b", "name    n", "x       1", "long  200"]
+    table = Table("a < b", ("name", "n"), [("x", 1), ("long", 2000)])
+    assert str(table).splitlines() == ["a < b", "name      n", "x         1", "long  2,000"]
     html = table._repr_html_()
     assert "<p>a &lt; b</p>" in html and "<tr><td>x</td><td>1</td></tr>" in html
     empty = Table("nothing", ("name",), [])
