@@ -20,7 +20,7 @@ from nicemu.reference.tree import reduce_tree
 
 Array = np.ndarray
 
-#: every fault at once, as issue 4 has them
+#: every fault at once
 FAULTS: dict[str, Any] = {"loss": 0.2, "duplicate": 0.2, "reorder": 0.3, "corrupt": 0.01}
 SENTINEL = 0x5A
 

@@ -48,7 +48,7 @@ def test_certain_events() -> None:
 
 
 def test_a_corrupted_copy_does_not_spoil_the_other() -> None:
-    """With every frame duplicated and half of all copies corrupted, resends are rare."""
+    """With every frame duplicated and three of ten copies corrupted, resends are rare."""
     c = counters(duplicate=1.0, corrupt=0.3)
     assert c.resent < 0.25 * c.sent
 
