@@ -137,15 +137,28 @@ static void forget_spans(struct hart *h)
     memset(h->wspan, 0, sizeof h->wspan);
 }
 
-void cores_remap(struct hart *h, u32 place, const struct region *region)
+/* A window is soon asked for; one of many pages is not asked for all of them. */
+static void expect(struct hart *h, const struct region *r)
 {
-    h->map.r[place] = *region;
-    forget_spans(h);
-    if (h->watched || ~region->perm & (NICEMU_R | NICEMU_W))
+    u64 end = r->base + r->size;
+    if (r->size > 2 * SPAN_BYTES)
         return;
-    for (u32 i = 0; i < SPANS; i++) { /* it is what will be asked for */
-        span_fill(h->rspan, region, region->base + i * SPAN_BYTES);
-        span_fill(h->wspan, region, region->base + i * SPAN_BYTES);
+    for (u64 at = r->base; at < end; at += SPAN_BYTES) {
+        if (r->perm & NICEMU_R)
+            span_fill(h->rspan, r, at);
+        if (r->perm & NICEMU_W && !h->watched)
+            span_fill(h->wspan, r, at);
+    }
+}
+
+void cores_show(struct hart *h, u32 covered, const struct region windows[], u32 n)
+{
+    h->map.windows = n;
+    h->map.covered = covered;
+    forget_spans(h);
+    for (u32 i = 0; i < n; i++) {
+        h->map.window[i] = windows[i];
+        expect(h, &windows[i]);
     }
 }
 

@@ -27,8 +27,9 @@ struct nicemu_cores {
  * reservation there. */
 void cores_break_reservations(struct nicemu_cores *cores, u32 writer, u64 addr, u64 n);
 
-/* Let a hart see `region` in the place of the one that its map has there. */
-void cores_remap(struct hart *h, u32 place, const struct region *region);
+/* Let a hart see n windows inside region `covered` of its map, and nothing else of it; n = 0: the
+ * region itself, as before. */
+void cores_show(struct hart *h, u32 covered, const struct region windows[], u32 n);
 
 size_t hart_arena_bytes(void);
 size_t hart_step_bytes(void);

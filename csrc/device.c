@@ -12,9 +12,9 @@ static u64 room_of(const struct device *d)
 
 /* Accumulator and destination may be of twice the payload's width: partial sums of a root, which
  * cross no link, are as wide as the accumulator. */
-u64 device_lane_bytes(const struct device *d, u32 children, bool arrival)
+u64 device_lane_bytes(const struct device *d, u32 slots)
 {
-    return room_of(d) * (2 + (arrival ? 1 : children) + 2);
+    return room_of(d) * (2 + slots + 2);
 }
 
 /* Bytes from `offset` up to the next lanes that are taken, or to the end. */
@@ -59,24 +59,18 @@ static bool place_lane(struct member *m, u32 i)
     const nicemu_device_config *c = &d->config;
     u64 room = room_of(d), core = i % c->cores->n;
     u64 base = c->scratch + core * c->scratch_stride + m->offset + i / c->cores->n * m->lane_bytes;
-    u32 parked = m->group->arrival ? 1 : m->children;
     struct station *s = &m->lane[i].station;
     *s = (struct station){
         .hart = c->cores->harts[core],
         .accumulator = base,
         .payloads = base + 2 * room,
-        .destination = base + (2 + parked) * room,
+        .destination = base + (2 + m->slots) * room,
+        .end = base + m->lane_bytes,
         .arguments = c->arguments + core * c->arguments_stride,
         .stack_top = c->stack_top + core * c->stack_stride,
         .room = room,
     };
-    return station_open(s, parked, 2 * room);
-}
-
-u8 *lane_memory(const struct lane *lane)
-{
-    const struct station *s = &lane->station;
-    return s->host_payloads - (s->payloads - s->accumulator);
+    return station_open(s, m->slots, 2 * room);
 }
 
 bool device_open(struct device *d)
@@ -86,47 +80,26 @@ bool device_open(struct device *d)
     for (u32 i = 0; i < c->cores->n; i++) {
         struct shared_core *core = &d->core[i];
         const struct map *map = &c->cores->harts[i]->map;
-        const struct region *r = map_find(map, c->scratch + i * c->scratch_stride, NICEMU_W);
+        u64 scratch = c->scratch + i * c->scratch_stride;
         u64 stack = c->stack_top + i * c->stack_stride - c->stack_bytes;
         core->stack = map_bytes(map, stack, c->stack_bytes, NICEMU_W, &bad);
-        if (!r || !core->stack || r->size != c->scratch_bytes)
+        if (!core->stack || !map_bytes(map, scratch, c->scratch_bytes, NICEMU_W, &bad))
             return false;
-        core->scratch = *r;
-        core->place = (u32)(r - map->r);
         core->job = NO_JOB;
     }
     return true;
 }
 
-/* Before a handler call: the core sees this lane, and nothing that another job has left. */
-static void enclose(struct device *d, const struct member *m, const struct lane *lane)
+/* Before a handler call: the core sees nothing that another job has left. */
+static void clear_core(struct device *d, const struct member *m, const struct station *s)
 {
-    struct hart *h = lane->station.hart;
-    struct shared_core *core = &d->core[h->id];
-    if (core->lane == lane)
-        return;
-    struct region part = core->scratch;
-    part.host += lane->station.accumulator - part.base;
-    part.base = lane->station.accumulator;
-    part.size = m->lane_bytes;
-    cores_remap(h, core->place, &part);
-    core->lane = lane;
+    struct shared_core *core = &d->core[s->hart->id];
     if (core->job == m->group->job)
         return;
-    memset(h->v, 0, sizeof h->v);
+    memset(s->hart->v, 0, sizeof s->hart->v);
     memset(core->stack, 0, d->config.stack_bytes);
-    memset(lane->station.host_arguments, 0, ARGUMENT_BYTES);
+    memset(s->host_arguments, 0, ARGUMENT_BYTES);
     core->job = m->group->job;
-}
-
-/* The scratchpads whole, for the host. */
-static void disclose(struct device *d)
-{
-    for (u32 i = 0; i < d->config.cores->n; i++) {
-        struct shared_core *core = &d->core[i];
-        cores_remap(d->config.cores->harts[i], core->place, &core->scratch);
-        core->lane = NULL;
-    }
 }
 
 bool device_join(struct member *m)
@@ -134,15 +107,24 @@ bool device_join(struct member *m)
     struct device *d = m->device;
     u32 window = m->group->window, cores = d->config.cores->n;
     m->end = m->offset + (window + cores - 1) / cores * m->lane_bytes;
-    disclose(d);
+    for (u32 i = 0; i < window; i++)
+        m->lane[i].parked = m->parked + (u64)i * m->slots;
     for (u32 i = 0; i < window; i++) {
+        struct station *s = &m->lane[i].station;
         if (!place_lane(m, i))
             return false;
-        memset(lane_memory(&m->lane[i]), 0, m->lane_bytes);
+        memset(s->below.host, 0, s->below.size);
     }
     device_restart(m, 0);
     d->member[m->group->index] = m;
     return true;
+}
+
+static void park(struct parked *p, const u8 *bytes, u64 n, struct buffer *owner)
+{
+    buffer_hold(owner);
+    buffer_release(p->owner);
+    *p = (struct parked){{bytes, n}, owner};
 }
 
 static void forget(struct kept *k)
@@ -159,6 +141,8 @@ void device_restart(struct member *m, u32 first)
     for (u32 i = 0; i < m->group->window; i++) {
         forget(&m->lane[i].kept[0]);
         forget(&m->lane[i].kept[1]);
+        for (u32 slot = 0; slot < m->slots; slot++)
+            park(&m->lane[i].parked[slot], NULL, 0, NULL);
         slot_open(&m->lane[i].slot, expected, first);
     }
 }
@@ -167,8 +151,6 @@ void device_leave(struct member *m)
 {
     struct device *d = m->device;
     device_restart(m, 0);
-    for (u32 i = 0; i < MAX_HARTS; i++)
-        d->core[i].lane = NULL; /* it is no more; the cores themselves may be gone */
     if (d->member[m->group->index] == m)
         d->member[m->group->index] = NULL;
 }
@@ -217,13 +199,15 @@ static void put_context(const struct work *w, u32 rank, u32 child, u32 merged)
 }
 
 /* Run an entry on the lane's core, after what the core is doing. */
-static bool call(struct work *w, u64 pc, u32 i, u32 k)
+static bool invoke(struct work *w, struct call *call)
 {
     struct device *d = w->device;
     u32 core = w->lane->station.hart->id;
     struct call_end end = {.status = 0};
-    enclose(d, w->member, w->lane);
-    bool good = station_call(&w->lane->station, pc, i, k, w->piece.count, d->config.budget, &end);
+    clear_core(d, w->member, &w->lane->station);
+    call->count = w->piece.count;
+    call->budget = d->config.budget;
+    bool good = station_call(&w->lane->station, call, &end);
     u64 free_at = d->core[core].free_at, start = free_at > w->now ? free_at : w->now;
     w->kept->ready = start + end.stop.instructions * d->config.instruction_time;
     d->core[core].free_at = w->kept->ready;
@@ -256,8 +240,16 @@ static bool merge_next(struct work *w, u64 ready, u32 most)
     for (u32 i = 0; i < k; i++)
         merged += m->child[child + i].workers;
     put_context(w, m->child[child].first, child, merged);
-    if (!call(w, entries[k], m->group->arrival ? 0 : child, k))
+    struct call call = {.pc = entries[k], .slot = m->group->arrival ? 0 : child, .k = k};
+    struct parked *parked = w->lane->parked + call.slot;
+    struct payload payloads[NICEMU_MAX_FAN_IN];
+    for (u32 i = 0; i < k; i++)
+        payloads[i] = parked[i].payload;
+    call.payloads = payloads;
+    if (!invoke(w, &call))
         return false;
+    for (u32 i = 0; i < k; i++)
+        park(&parked[i], NULL, 0, NULL);
     m->device->counters.merged[w->lane->station.hart->id] += k;
     w->version->merged |= (k == 64 ? ~0ull : (1ull << k) - 1) << child;
     w->kept->merged = merged;
@@ -284,11 +276,23 @@ static bool merge(struct work *w)
     }
 }
 
-/* Have emit or finish fill the destination; its bytes, or NULL. */
-static const u8 *write_out(struct work *w, u64 pc)
+/* Have emit or finish write n bytes of destination, which hold nothing of another's. */
+static bool write_out(struct work *w, u64 pc, u8 *destination, u32 n)
 {
+    struct call call = {.pc = pc, .destination = {destination, n}};
     put_context(w, w->member->first, 0, w->kept->merged);
-    return call(w, pc, 0, 0) ? w->lane->station.host_destination : NULL;
+    return invoke(w, &call);
+}
+
+/* The same into a buffer; NULL when the handler fails. */
+static struct buffer *write_buffer(struct work *w, u64 pc, u32 n)
+{
+    struct buffer *b = buffer_take(w->device->buffers);
+    memset(b->bytes, 0, n);
+    if (write_out(w, pc, b->bytes, n))
+        return b;
+    buffer_release(b);
+    return NULL;
 }
 
 static struct buffer *copy_of(struct work *w, const u8 *bytes, u32 n)
@@ -307,11 +311,17 @@ static const nicemu_record *record_of(const struct work *w)
     return r && r->values && !w->turn->moved ? r : NULL;
 }
 
-static void record(const struct work *w, const nicemu_record *r, const void *partial)
+static u8 *recorded(const struct work *w, const nicemu_record *r)
+{
+    u32 size = w->turn->exchange->what.kinds[NICEMU_PARTIALS].bytes;
+    return (u8 *)r->values + w->piece.element * size;
+}
+
+/* The record's values of this chunk are there. */
+static void note_record(const struct work *w, const nicemu_record *r)
 {
     struct exchange *e = w->turn->exchange;
-    u32 size = e->what.kinds[NICEMU_PARTIALS].bytes, words = (w->member->group->workers + 63) / 64;
-    memcpy((u8 *)r->values + w->piece.element * size, partial, (u64)w->piece.count * size);
+    u32 words = (w->member->group->workers + 63) / 64;
     for (u32 i = 0; i < w->member->group->workers; i++) {
         u32 child = w->member->child_of[i];
         if (child != NO_CHILD && w->version->merged >> child & 1)
@@ -322,6 +332,12 @@ static void record(const struct work *w, const nicemu_record *r, const void *par
         r->times[w->turn->chunk] = w->kept->ready;
         w->device->outlet->emitted(w->device->outlet->fabric, w->device, e);
     }
+}
+
+static void record(const struct work *w, const nicemu_record *r, const struct message *partial)
+{
+    memcpy(recorded(w, r), partial->payload, partial->bytes);
+    note_record(w, r);
 }
 
 /* ---- frames out ------------------------------------------------------------------------- */
@@ -381,16 +397,19 @@ static bool emit(struct work *w)
     const nicemu_exchange *e = &w->turn->exchange->what;
     const nicemu_record *r = record_of(w);
     u32 bytes = w->piece.count * e->kinds[NICEMU_PARTIALS].bytes;
-    if (w->member->root && !r)
+    if (w->member->root) {
+        if (r && !write_out(w, e->emit, recorded(w, r), bytes))
+            return false;
+        if (r)
+            note_record(w, r);
         return true;
-    const u8 *partial = write_out(w, e->emit);
-    if (!partial)
+    }
+    struct buffer *b = write_buffer(w, e->emit, bytes);
+    if (!b)
         return false;
+    w->kept->up = message_of(w, KIND_UP, e->types[NICEMU_PARTIALS], FLAG_PARTIAL, b, bytes);
     if (r)
-        record(w, r, partial);
-    if (!w->member->root)
-        w->kept->up = message_of(w, KIND_UP, e->types[NICEMU_PARTIALS], FLAG_PARTIAL,
-                                 copy_of(w, partial, bytes), bytes);
+        record(w, r, &w->kept->up);
     return true;
 }
 
@@ -398,11 +417,10 @@ static bool finish(struct work *w)
 {
     const nicemu_exchange *e = &w->turn->exchange->what;
     u32 bytes = w->piece.count * e->result_bytes;
-    const u8 *result = write_out(w, e->finish);
-    if (!result)
-        return false;
-    w->kept->down = message_of(w, KIND_DOWN, e->result_type, 0, copy_of(w, result, bytes), bytes);
-    return true;
+    struct buffer *b = write_buffer(w, e->finish, bytes);
+    if (b)
+        w->kept->down = message_of(w, KIND_DOWN, e->result_type, 0, b, bytes);
+    return b;
 }
 
 /* What the owner sent goes on as it is. */
@@ -466,15 +484,14 @@ static bool fits(const struct work *w, const struct packet *p)
            p->contributors == m->child[p->child].workers;
 }
 
-static void park(struct work *w, u32 child, const struct frame *f)
+static void keep(struct work *w, u32 child, const struct frame *f)
 {
     if (!w->turn->moved) {
-        station_park(&w->lane->station, w->member->group->arrival ? 0 : child, f->payload,
-                     f->payload_bytes);
+        park(&w->lane->parked[w->member->group->arrival ? 0 : child], f->payload, f->payload_bytes,
+             f->owner);
     } else if (f->payload_bytes) {
-        w->kept->moved = buffer_take(w->device->buffers);
+        w->kept->moved = copy_of(w, f->payload, f->payload_bytes);
         w->kept->moved_bytes = f->payload_bytes;
-        memcpy(w->kept->moved->bytes, f->payload, f->payload_bytes);
     }
 }
 
@@ -508,7 +525,7 @@ static enum verdict receive_up(struct device *d, struct member *m, const struct 
     if (!fits(&w, p))
         return DROP_SHAPE;
     take(&w, p->child);
-    park(&w, p->child, f);
+    keep(&w, p->child, f);
     if (t->moved)
         w.version->merged = w.version->arrived;
     else if (!merge(&w))
@@ -535,12 +552,7 @@ static enum verdict receive_down(struct device *d, struct member *m, const struc
         return DROP_SHAPE;
     struct work w = work_of(m, t, now);
     w.kept->down = (struct message){.packet = *p, .payload = f->payload, .bytes = f->payload_bytes};
-    if (f->owner) {
-        w.kept->down.owner = buffer_hold(f->owner);
-    } else if (f->payload_bytes) { /* not from one of this fabric's links */
-        w.kept->down.owner = copy_of(&w, f->payload, f->payload_bytes);
-        w.kept->down.payload = w.kept->down.owner->bytes;
-    }
+    w.kept->down.owner = buffer_hold(f->owner);
     w.version->state = SLOT_RESULT;
     send_down_all(d, m, w.kept, now);
     return ACCEPTED;
@@ -579,7 +591,8 @@ void device_enter(struct member *m, struct turn *t, u32 child, const struct mess
     take(&w, child);
     /* merging adds all who are behind the child */
     w.kept->merged -= m->child[child].workers - partial->packet.contributors;
-    station_park(&w.lane->station, m->group->arrival ? 0 : child, partial->payload, partial->bytes);
+    park(&w.lane->parked[m->group->arrival ? 0 : child], partial->payload, partial->bytes,
+         partial->owner);
     if (m->group->arrival) /* there is room for one */
         merge(&w);
 }
@@ -593,7 +606,7 @@ const struct message *device_salvage(struct member *m, struct turn *t, u64 now)
     if (w.version->state != SLOT_GATHERING) {
         if (!w.kept->up.bytes)
             return NULL;
-        record(&w, record_of(&w), w.kept->up.payload);
+        record(&w, record_of(&w), &w.kept->up);
         return &w.kept->up;
     }
     while ((waiting = w.version->arrived & ~w.version->merged))

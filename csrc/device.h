@@ -5,7 +5,6 @@
 #ifndef NICEMU_DEVICE_H
 #define NICEMU_DEVICE_H
 
-#include "cores.h"
 #include "outlet.h"
 #include "slot.h"
 #include "station.h"
@@ -30,10 +29,17 @@ struct kept {
     u64 ready; /* virtual time at which the last handler call is over */
 };
 
+/* A child's payload that waits to be merged. */
+struct parked {
+    struct payload payload;
+    struct buffer *owner; /* NULL: memory that stays as it is */
+};
+
 struct lane {
     struct slot slot;
     struct station station;
     struct kept kept[2];
+    struct parked *parked; /* one for each payload slot */
 };
 
 /* A group at a device. */
@@ -52,16 +58,15 @@ struct member {
     struct child child[MAX_CHILDREN];
     u8 *child_of; /* worker -> the child it is behind, or NO_CHILD */
     u64 offset, lane_bytes, end; /* place of the lanes in every core's scratchpad */
+    u32 slots; /* payload slots of a lane */
     struct lane *lane; /* window of them; lane i belongs to core i mod cores */
+    struct parked *parked; /* of all lanes */
 };
 enum { NO_CHILD = 255 };
 
 /* A core as jobs share it. */
 struct shared_core {
     u64 free_at; /* virtual time from which it is idle */
-    struct region scratch; /* all of its scratchpad; its handlers see one lane of it */
-    u32 place; /* of that region in the hart's map */
-    const struct lane *lane; /* which */
     u8 *stack;
     u32 job; /* that used it last, or NO_JOB */
 };
@@ -79,8 +84,8 @@ struct device {
 
 /* Find the memory of the cores; false when it is not as the configuration says. */
 bool device_open(struct device *d);
-/* Bytes of scratchpad that a lane with that many children takes. */
-u64 device_lane_bytes(const struct device *d, u32 children, bool arrival);
+/* Bytes of scratchpad that a lane with that many payload slots takes. */
+u64 device_lane_bytes(const struct device *d, u32 slots);
 /* The largest number of lanes of that size that the device has room for, and where in every
  * scratchpad they would begin. */
 u32 device_lanes(const struct device *d, u64 lane_bytes, u64 *offset);
@@ -90,8 +95,6 @@ u64 device_room(const struct device *d, u64 *offset);
  * cores' memory. */
 bool device_join(struct member *m);
 void device_leave(struct member *m);
-/* Where its accumulator, payloads and destination are. */
-u8 *lane_memory(const struct lane *lane);
 /* Forget every slot and begin again with that round. */
 void device_restart(struct member *m, u32 first);
 

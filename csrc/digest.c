@@ -15,8 +15,9 @@ static u64 hash_message(u64 h, const struct message *m)
     return m->bytes ? hash(h, m->payload, m->bytes) : h;
 }
 
-static u64 hash_lane(u64 h, const struct lane *lane, u64 bytes)
+static u64 hash_lane(u64 h, const struct lane *lane, u32 slots)
 {
+    const struct region *accumulator = &lane->station.below;
     h = hash(h, &lane->slot.first, sizeof lane->slot.first);
     for (u32 i = 0; i < 2; i++) {
         const struct slot_version *v = &lane->slot.version[i];
@@ -26,7 +27,13 @@ static u64 hash_lane(u64 h, const struct lane *lane, u64 bytes)
         h = hash_message(hash_message(hash(h, fields, sizeof fields), &k->up), &k->down);
         h = k->moved ? hash(h, k->moved->bytes, k->moved_bytes) : h;
     }
-    return hash(h, lane_memory(lane), bytes);
+    for (u32 i = 0; i < slots; i++) {
+        const struct parked *parked = &lane->parked[i];
+        h = hash(h, &parked->payload.n, sizeof parked->payload.n);
+        if (parked->owner) /* others are a caller's, who may have let go of a failed collective */
+            h = hash(h, parked->payload.bytes, parked->payload.n);
+    }
+    return hash(h, accumulator->host, accumulator->size);
 }
 
 static u64 hash_worker(u64 h, const struct worker *w)
@@ -52,7 +59,7 @@ uint64_t nicemu_fabric_digest(const nicemu_fabric *f)
         h = hash(h, &p->group.failed, sizeof p->group.failed);
         for (u32 j = 0; j < p->members; j++)
             for (u32 lane = 0; lane < p->group.window; lane++)
-                h = hash_lane(h, &p->member[j]->lane[lane], p->member[j]->lane_bytes);
+                h = hash_lane(h, &p->member[j]->lane[lane], p->member[j]->slots);
         for (u32 j = 0; j < p->group.workers; j++)
             h = hash_worker(h, &p->worker[j]);
     }

@@ -237,8 +237,15 @@ int nicemu_fabric_receive(nicemu_fabric *f, uint32_t node, const uint8_t *bytes,
         return NICEMU_ENOMEM;
     struct node *to = f->node[node];
     enum verdict v = frame_from_bytes(bytes, n, &frame);
-    if (!v)
-        return receive(f, to, &frame, false);
+    if (!v) {
+        if (frame.payload_bytes <= f->buffers.size) { /* longer ones fit no turn and are not kept */
+            frame.owner = buffer_take(&f->buffers);
+            frame.payload = memcpy(frame.owner->bytes, frame.payload, frame.payload_bytes);
+        }
+        v = receive(f, to, &frame, false);
+        buffer_release(frame.owner);
+        return v;
+    }
     nicemu_node_counters *counters = to->host ? &to->host->counters : &to->device->counters;
     counters->received++;
     counters->drops[v]++;

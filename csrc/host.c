@@ -1,8 +1,6 @@
 /* host.c: see host.h. */
 #include "host.h"
 
-enum { CACHE_LINE = 64 };
-
 static struct message contribution(const struct worker *w, u32 plane, const struct turn *t)
 {
     const struct group *g = w->group;
@@ -48,8 +46,6 @@ static void send(struct worker *w, u32 plane, const struct turn *t, u64 now)
         m.owner = copy;
         m.payload = copy->bytes;
     }
-    for (u32 i = 0; i < m.bytes; i += CACHE_LINE) /* the host's memory may as well begin now */
-        __builtin_prefetch(m.payload + i, 0, 2);
     w->outlet->send(w->outlet->fabric, w->host->up[plane], &m, now);
     buffer_release(copy);
 }

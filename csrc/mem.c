@@ -1,14 +1,25 @@
 /* mem.c: search of the address map (the slow half of mem.h). */
 #include "mem.h"
 
+static const struct region *holder(const struct region *r, u32 n, u64 addr)
+{
+    for (u32 i = 0; i < n; i++)
+        if (addr - r[i].base < r[i].size)
+            return &r[i];
+    return NULL;
+}
+
+static const struct region *visible(const struct map *map, u64 addr)
+{
+    const struct region *r = holder(map->r, map->n, addr);
+    bool covered = map->windows && r == &map->r[map->covered];
+    return covered ? holder(map->window, map->windows, addr) : r;
+}
+
 const struct region *map_find(const struct map *map, u64 addr, u32 perm)
 {
-    for (u32 i = 0; i < map->n; i++) {
-        const struct region *r = &map->r[i];
-        if (addr - r->base < r->size)
-            return (r->perm & perm) == perm ? r : NULL;
-    }
-    return NULL;
+    const struct region *r = visible(map, addr);
+    return r && (r->perm & perm) == perm ? r : NULL;
 }
 
 u8 *map_bytes(const struct map *map, u64 addr, u64 n, u32 perm, u64 *bad)
@@ -24,9 +35,4 @@ u8 *map_bytes(const struct map *map, u64 addr, u64 n, u32 perm, u64 *bad)
         return NULL;
     }
     return r->host + off;
-}
-
-void span_fill(struct span *cache, const struct region *r, u64 addr)
-{
-    cache[span_slot(addr)] = (struct span){r->base, r->size - 7, r->size, r->host};
 }

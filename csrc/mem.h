@@ -1,4 +1,6 @@
-/* mem.h: what one hart can see: up to 16 regions with byte-exact bounds and permissions.
+/* mem.h: what one hart can see: up to 16 regions with byte-exact bounds and permissions.  For a
+ * handler call, windows stand in the place of one of them: parts of it, and payloads where these
+ * lie in the host's memory.
  * Owns: the address map and the bounds check of every access.  Knows nothing of harts or traps.
  *
  * Fast path: a span cache per kind of access, indexed by page number, whose entries hold a whole
@@ -9,7 +11,13 @@
 #include "base.h"
 #include "nicemu.h"
 
-enum { MAX_REGIONS = 16, SPANS = 16, SPAN_BYTES = 4096, MIN_REGION = 64 };
+enum {
+    MAX_REGIONS = 16,
+    MAX_WINDOWS = NICEMU_MAX_FAN_IN + 3,
+    SPANS = 16,
+    SPAN_BYTES = 4096,
+    MIN_REGION = 64
+};
 
 struct region {
     u64 base, size;
@@ -18,12 +26,13 @@ struct region {
 };
 
 struct map {
-    u32 n;
-    struct region r[MAX_REGIONS];
+    u32 n, windows;
+    u32 covered; /* with windows > 0: the region that they stand for */
+    struct region r[MAX_REGIONS], window[MAX_WINDOWS];
 };
 
 /* A region as the fast path wants it.  `scalar` is size - 7: an offset below it leaves room for
- * eight bytes.  0 in an empty entry, which therefore never hits. */
+ * eight bytes; 0, which never hits, in an empty entry and in that of a region without that room. */
 struct span {
     u64 base, scalar, size;
     u8 *host;
@@ -65,6 +74,10 @@ const struct region *map_find(const struct map *map, u64 addr, u32 perm);
  * *bad = the first byte that is out of reach. */
 u8 *map_bytes(const struct map *map, u64 addr, u64 n, u32 perm, u64 *bad);
 /* Remember region r in the cache for accesses near addr. */
-void span_fill(struct span *cache, const struct region *r, u64 addr);
+static inline void span_fill(struct span *cache, const struct region *r, u64 addr)
+{
+    u64 scalar = r->size > 7 ? r->size - 7 : 0;
+    cache[span_slot(addr)] = (struct span){r->base, scalar, r->size, r->host};
+}
 
 #endif

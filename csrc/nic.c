@@ -1,7 +1,6 @@
 /* nic.c: the device: what happens to the packets of a chunk between the wire and the wire.
  * Owns: the order of the stations (DMA in, handlers in child order, DMA out).  What a handler
  * computes is machine code in the image; nothing is added here. */
-#include "cores.h"
 #include "station.h"
 
 /* How many payloads one call can take of the streams from `stream` on that are of one kind. */
@@ -41,6 +40,7 @@ static bool place(struct station *s, struct hart *h, const nicemu_reduction *job
         .accumulator = job->accumulator + scratch,
         .payloads = job->payloads + scratch,
         .destination = job->destination + scratch,
+        .end = job->accumulator + scratch + job->scratch_stride,
         .arguments = job->arguments + h->id * job->arguments_stride,
         .stack_top = job->stack_top + h->id * job->stack_stride,
         .room = job->payload_room,
@@ -70,27 +70,33 @@ static bool reduce_chunk(const struct station *s, const nicemu_reduction *job, u
 {
     u64 element = chunk * job->chunk, left = job->count - element;
     u64 count = left < job->chunk ? left : job->chunk;
+    struct call call = {.count = count, .budget = job->budget};
     u32 merged = 0;
     put_chunk(s, job, chunk);
     for (u32 stream = 0, k; stream < job->streams; stream += k) {
         const u64 *entries = entries_of(job, stream);
         u64 bytes = job->kinds[job->inputs[stream].kind].bytes;
+        struct payload payloads[NICEMU_MAX_FAN_IN];
         k = fan_in(job, entries, stream);
         for (u32 i = 0; i < k; i++) {
             const nicemu_input *input = &job->inputs[stream + i];
-            station_park(s, i, (const u8 *)input->data + element * bytes, count * bytes);
+            payloads[i] =
+                (struct payload){(const u8 *)input->data + element * bytes, count * bytes};
             merged += input->contributors;
         }
         put_call(s, job, stream, merged);
-        if (!station_call(s, entries[k], 0, k, count, job->budget, end))
+        call.pc = entries[k];
+        call.k = k;
+        call.payloads = payloads;
+        if (!station_call(s, &call, end))
             return false;
     }
     put_call(s, job, 0, merged);
-    if (!station_call(s, job->leave, 0, 0, count, job->budget, end))
-        return false;
-    memcpy((u8 *)job->output + element * job->leaving_bytes, s->host_destination,
-           count * job->leaving_bytes);
-    return true;
+    call.pc = job->leave;
+    call.k = 0;
+    call.destination.bytes = (u8 *)job->output + element * job->leaving_bytes;
+    call.destination.n = count * job->leaving_bytes;
+    return station_call(s, &call, end);
 }
 
 /* Is the description sound?  Its sizes, so bounded, cannot overflow a sum or product of them. */
@@ -119,15 +125,19 @@ int nicemu_reduce(nicemu_cores *cores, const nicemu_reduction *job, uint64_t har
     /* A core that fails stops; the others go on, so that what each has done does not depend on
      * which of them share a call. */
     bool failed = false;
-    for (u64 chunk = from; chunk < to && hart_mask; chunk++) {
+    u64 running = hart_mask;
+    for (u64 chunk = from; chunk < to && running; chunk++) {
         u64 core = chunk % cores->n;
         struct call_end end = {.stop.reason = NICEMU_STOP_RETURN};
-        if (!(hart_mask >> core & 1) || reduce_chunk(&stations[core], job, chunk, &end))
+        if (!(running >> core & 1) || reduce_chunk(&stations[core], job, chunk, &end))
             continue;
-        hart_mask &= ~(1ull << core);
+        running &= ~(1ull << core);
         if (!failed)
             *out = (nicemu_reduction_end){end.stop, end.status, chunk};
         failed = true;
     }
+    for (u32 i = 0; i < cores->n; i++)
+        if (hart_mask >> i & 1)
+            station_close(&stations[i]);
     return NICEMU_OK;
 }

@@ -88,7 +88,8 @@ static struct member *grow_tree(struct nicemu_fabric *f, struct party *p, u32 no
             if (low->child_of[w] != NO_CHILD)
                 m->child_of[w] = (u8)c;
     }
-    m->lane_bytes = device_lane_bytes(m->device, m->children, p->group.arrival);
+    m->slots = p->group.arrival ? 1 : m->children;
+    m->lane_bytes = device_lane_bytes(m->device, m->slots);
     return m;
 }
 
@@ -99,9 +100,10 @@ void party_close(struct nicemu_fabric *f, struct party *p)
     struct group *g = &p->group;
     for (u32 i = 0; i < p->members; i++) {
         struct member *m = p->member[i];
-        if (m->lane)
+        if (m->lane && m->parked)
             device_leave(m);
         free(m->lane);
+        free(m->parked);
         free(m->child_of);
         free(m);
     }
@@ -248,7 +250,8 @@ static bool make_lanes(struct nicemu_fabric *f, struct party *p)
     for (u32 i = 0; good && i < p->members; i++) {
         struct member *m = p->member[i];
         m->lane = calloc(g->window, sizeof *m->lane);
-        good = m->lane && device_join(m);
+        m->parked = calloc((size_t)g->window * m->slots, sizeof *m->parked);
+        good = m->lane && m->parked && device_join(m);
     }
     return good;
 }

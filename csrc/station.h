@@ -1,11 +1,15 @@
 /* station.h: one core as the DMA engine sees it: where its accumulator, payloads and arguments
  * lie, in its own addresses and in the host's.
- * Owns: moving bytes into and out of a core's scratchpad, the context block, one handler call.
- * Which chunk is at work, and what is called when, belongs to nic.c and device.c. */
+ * Owns: what a core sees of memory during a handler call, the call's arguments, the call.  Which
+ * chunk is at work, and what is called when, belongs to nic.c and device.c.
+ *
+ * Payloads are not copied into the scratchpad: during a call, their slots there are windows on
+ * where they are, of exactly their bytes, and the destination is one on where its bytes are to go.
+ */
 #ifndef NICEMU_STATION_H
 #define NICEMU_STATION_H
 
-#include "hart.h"
+#include "cores.h"
 
 /* Fields of the context block that differ from call to call (guide/images.md). */
 enum {
@@ -18,14 +22,36 @@ enum {
     CONTEXT_GROUP = 28,
     CONTEXT_ELEMENT = 32,
     CONTEXT_BYTES = 64,
-    ARGUMENT_BYTES = CONTEXT_BYTES + 8 * NICEMU_MAX_FAN_IN
+    ARGUMENT_BYTES = CONTEXT_BYTES + 8 * (NICEMU_MAX_FAN_IN + 1)
 };
 
 struct station {
     struct hart *hart;
-    u64 accumulator, payloads, destination, arguments, stack_top;
+    u64 accumulator, payloads, destination, end; /* in the core's scratchpad */
+    u64 arguments, stack_top;
     u64 room; /* bytes from one payload slot to the next */
-    u8 *host_payloads, *host_destination, *host_arguments;
+    u32 scratch; /* which region of the hart's map that is */
+    struct region below, above; /* payloads and destination: what handlers may use as they like */
+    u8 *host_arguments;
+};
+
+/* Bytes that a handler reads or writes. */
+struct payload {
+    const u8 *bytes;
+    u64 n;
+};
+struct leaving {
+    u8 *bytes;
+    u64 n;
+};
+
+/* What a handler is called with. */
+struct call {
+    u64 pc;
+    u32 slot, k; /* the k payloads lie in the slots from that one on */
+    const struct payload *payloads;
+    struct leaving destination; /* with k = 0 */
+    u64 count, budget; /* elements; see nicemu_call */
 };
 
 /* How a handler call ended. */
@@ -34,9 +60,12 @@ struct call_end {
     u64 status; /* what it returned; 0 = all is well */
 };
 
-/* Find the host addresses of `payloads` payload slots, `leaving` bytes of destination and the
- * arguments; the guest's are set already.  False when they are not all the core's own. */
-bool station_open(struct station *s, u64 payloads, u64 leaving);
+/* Find the host's side of a station whose guest addresses are set, with room for `slots` payloads
+ * and `leaving` bytes at the destination.  False when these are not in order and inside one region
+ * of the core's own, or the arguments in another. */
+bool station_open(struct station *s, u64 slots, u64 leaving);
+/* Show the core its whole scratchpad. */
+void station_close(const struct station *s);
 
 /* Little-endian fields of the context block and the payload table; the host is little-endian. */
 static inline void put32(u8 *p, u32 v)
@@ -60,18 +89,10 @@ static inline u64 get64(const u8 *p)
     return v;
 }
 
-/* DMA a payload into slot i. */
-static inline void station_park(const struct station *s, u32 i, const void *from, u64 bytes)
-{
-    memcpy(s->host_payloads + i * s->room, from, bytes);
-}
-
 /* The widest of an entry's fan-in variants that takes no more than `payloads`. */
 u32 widest(const u64 entries[NICEMU_MAX_FAN_IN + 1], u32 payloads);
 
-/* Have the handler at pc merge the k payloads from slot i on, or (k = 0) fill the destination;
- * true when it returned 0.  The context block is in place. */
-bool station_call(const struct station *s, u64 pc, u32 i, u32 k, u64 count, u64 budget,
-                  struct call_end *end);
+/* Have a handler run; true when it returned 0.  The context block is in place. */
+bool station_call(const struct station *s, const struct call *call, struct call_end *end);
 
 #endif

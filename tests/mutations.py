@@ -286,9 +286,9 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         0,
         "a handler sees all of its core's scratchpad",
-        "csrc/device.c",
-        "    part.size = m->lane_bytes;",
-        "    part = core->scratch;",
+        "csrc/station.c",
+        "end - above, r->host",
+        "r->size - above, r->host",
         "tests/test_fabric.py::test_a_handler_sees_no_lane_but_its_own",
     ),
     Mutation(

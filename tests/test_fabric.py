@@ -355,12 +355,15 @@ def test_no_room() -> None:
 
 
 def test_a_handler_sees_no_lane_but_its_own() -> None:
-    """Each loads a word before or behind its lane, where another job's chunks are."""
+    """Each loads a word of its lane, or before or behind it, where another job's chunks are."""
     fabric = Fabric(1, "star", mtu=256)
-    lane = 256 * 5
+    room = 256
+    payload, lane = 2 * room, 5 * room
     quiet = fabric.group(job=1, window=64)
     inputs = streams(1, 64, "float32")
-    for distance, fault in ((-4, True), (0, False), (lane - 4, False), (lane, True)):
+    seen = (0, payload - 4, payload + room - 4)  # accumulator and payload
+    hidden = (-4, payload + room, lane - 4, lane)  # behind the payload: the destination of others
+    for distance, fault in [(d, False) for d in seen] + [(d, True) for d in hidden]:
         peek = made(
             first=[
                 *load_constant(T1, distance & (2**64 - 1)),
@@ -383,12 +386,12 @@ def test_a_job_finds_nothing_that_another_has_left() -> None:
     """In registers, on the stack and in a lane that it gets after another job."""
     fabric = Fabric(1, "star", mtu=256, machine=Machine("one", cores=1))
     ones = [np.full(64, 1.5, np.float32)]
-    leave = [  # a pattern into vector registers, the stack and all of the lane
+    leave = [  # a pattern into vector registers, the stack and the accumulator's end
         *load_constant(T0, 0x5A5A5A5A),
         encode("vsetvli", rd=T1, rs1=0, vtype=vtype(32, "m8")),
         *(encode("vmv.v.x", vd=v, rs1=T0) for v in (0, 8, 16, 24)),
         encode("sw", rs1=SP, rs2=T0, imm=-64),
-        encode("sw", rs1=A0, rs2=T0, imm=1024),
+        encode("sw", rs1=A0, rs2=T0, imm=508),
         *OK,
     ]
     look = [  # the sum of what is there
@@ -396,7 +399,7 @@ def test_a_job_finds_nothing_that_another_has_left() -> None:
         encode("vmv.x.s", rd=T0, vs2=8),
         encode("lw", rd=T1, rs1=SP, imm=-64),
         encode("or", rd=T0, rs1=T0, rs2=T1),
-        encode("lw", rd=T1, rs1=A0, imm=1024),
+        encode("lw", rd=T1, rs1=A0, imm=508),
         encode("or", rd=T0, rs1=T0, rs2=T1),
         encode("ld", rd=T1, rs1=A1, imm=0),
         encode("sw", rs1=T1, rs2=T0, imm=0),
