@@ -36,7 +36,7 @@ class Exchange:
             image's element dtype.  Moved: what the worker has of the whole, any dtype, or None for
             nothing; the whole are all of them, one after another.
         outputs: per worker where its part of the result goes, 1-D contiguous, or None.  It may be
-            that worker's input.
+            that worker's input, or the same elements of it, and lies over no other array.
         offsets: per worker the index in the whole of its output's first element; None: all 0.
         partials: True: keep the partial sums of every device.  The survivors' of an exchange that
             fails are there anyway.
@@ -62,6 +62,10 @@ class Exchange:
         Raises:
             ArgumentError: they do not; it names the array.
         """
+        if self.image is not None and not isinstance(self.image, KernelImage):
+            raise ArgumentError(
+                f"image is {type(self.image).__name__}: pass a KernelImage, or None"
+            )
         element, result = (
             (format_of(self.image.element), format_of(self.image.result))
             if self.image
@@ -265,11 +269,11 @@ def _check(
         if array is None:
             continue
         good = isinstance(array, np.ndarray) and array.ndim == 1 and array.flags.c_contiguous
-        if not good or (row is not None and array.dtype != row.dtype):
+        if not good or array.dtype.hasobject or (row is not None and array.dtype != row.dtype):
             raise ArgumentError(
                 f"{what} {i} is {getattr(array, 'dtype', type(array).__name__)} of shape "
                 f"{getattr(array, 'shape', None)}: use a contiguous 1-D array"
-                + (f" of {row.name}" if row else "")
+                + f" of {row.name if row else 'what frames can carry'}"
             )
         if what == "output" and not array.flags.writeable:
             raise ArgumentError(f"output {i} is not writeable: pass another array")

@@ -26,7 +26,6 @@ from nicemu.errors import (
     ArgumentError,
     CapacityError,
     CollectiveError,
-    FileFormatError,
     NicemuError,
 )
 from nicemu.exchange import SECOND, Exchange, Job, RawPartial, rows
@@ -373,6 +372,7 @@ class Fabric:
         self._tickets: dict[tuple[int, int], Ticket] = {}
         self._groups: dict[int, Group] = {}
         self._injected = 0
+        self._news = ffi.new("nicemu_event *", {"kind": lib.NICEMU_SLICE})  # what happened last
         link = {
             "delay": _picoseconds(delay, "delay", 1.0),
             "jitter": _picoseconds(jitter, "jitter", 1.0),
@@ -508,7 +508,7 @@ class Fabric:
         ticket.error = error
         ticket.time = self.now
         ticket._job = None
-        del self._tickets[ticket._group.number, ticket.seq]
+        self._tickets.pop((ticket._group.number, ticket.seq), None)
 
     def _start(self, group: Group, exchange: Exchange) -> Ticket:
         if not group._open:
@@ -526,9 +526,15 @@ class Fabric:
                 entries = device.nic.place(image)
             job = exchange.reduction(image, entries, chunk, self._numbers(group))
         start = lib.nicemu_exchange_start
-        seq = _core.call("exchange", start, self._fabric, group.number, job.handle)
-        ticket = Ticket(group, exchange, seq, job)
-        self._tickets[group.number, seq] = ticket
+        try:
+            seq = _core.call("exchange", start, self._fabric, group.number, job.handle)
+            ticket = self._tickets[group.number, seq] = Ticket(group, exchange, seq, job)
+        except (NicemuError, MemoryError):
+            raise
+        except BaseException:  # Ctrl-C: it may have begun, and nobody would keep its memory
+            group._failed = "the start of an exchange was interrupted"
+            group.close()
+            raise
         return ticket
 
     def _numbers(self, group: Group) -> dict[str, int]:
@@ -578,35 +584,48 @@ class Fabric:
     def _slice(self, until: float | None) -> bool:
         """Some events, and what is to be reported of them; False when nothing waits."""
         last = END if until is None else _picoseconds(until, "time")
-        news = ffi.new("nicemu_event *")
+        news = self._news
         with self._lock:
-            _core.call("events", lib.nicemu_fabric_run, self._fabric, SLICE, last, news)
-            if news.kind == lib.NICEMU_IDLE and until is not None:
-                return False
+            if news.kind in (
+                lib.NICEMU_SLICE,
+                lib.NICEMU_IDLE,
+            ):  # else Ctrl-C came before it was read
+                _core.call("events", lib.nicemu_fabric_run, self._fabric, SLICE, last, news)
             if news.kind == lib.NICEMU_IDLE:
-                for stuck in list(self._tickets.values()):  # workers have timers: this is the end
-                    error = CollectiveError(
-                        f"virtual time ends after {END // SECOND} seconds: make another fabric"
-                    )
-                    stuck._group._failed = str(error)
-                    self._end(stuck, error)
-                    stuck._group.close()
+                if until is None:
+                    self._end_of_time()
                 return False
             if news.kind == lib.NICEMU_CAPTURED:
                 self._save_captured()
-            ticket = self._tickets.get((news.group, news.seq))  # closed groups have none
-            if ticket is None:
-                return True
-            if news.kind == lib.NICEMU_LEVEL:
-                ticket.levels.append(self._levels[news.record])
-            elif news.kind == lib.NICEMU_DONE:
-                self._end(ticket, None)
-            elif news.kind == lib.NICEMU_FAILED:
-                failure = self._failure(ticket, news)
-                ticket._group._failed = str(failure)
-                self._end(ticket, failure)
-                self._salvage(ticket)
+            elif (ticket := self._tickets.get((news.group, news.seq))) is not None:
+                self._tell(ticket, news)  # closed groups have none
+            news.kind = lib.NICEMU_SLICE
             return True
+
+    def _tell(self, ticket: Ticket, news: Any) -> None:
+        """What has become of an exchange; no harm in being told twice."""
+        if news.kind == lib.NICEMU_LEVEL:
+            if (name := self._levels[news.record]) not in ticket.levels:
+                ticket.levels.append(name)
+        elif news.kind == lib.NICEMU_DONE:
+            self._end(ticket, None)
+        elif news.kind == lib.NICEMU_FAILED:
+            error = self._failure(ticket, news)
+            ticket._group._failed = str(error)
+            self._end(ticket, error)
+            self._salvage(ticket)
+
+    def _end_of_time(self) -> None:
+        """Workers have timers: where nothing happens any more, and something is in flight, virtual
+        time has ended.
+        """
+        for ticket in list(self._tickets.values()):
+            error = CollectiveError(
+                f"virtual time ends after {END // SECOND} seconds: make another fabric"
+            )
+            ticket._group._failed = str(error)
+            self._end(ticket, error)
+            ticket._group.close()
 
     def _failure(self, ticket: Ticket, news: Any) -> NicemuError:
         if news.node:
@@ -741,10 +760,10 @@ class Fabric:
         if self._capture is None:
             return
         size = ffi.new("size_t *")
-        data = lib.nicemu_fabric_captured(self._fabric, size)
         try:
+            data = lib.nicemu_fabric_captured(self._fabric, size)
             self._capture.append(bytes(ffi.buffer(data, size[0])))
-        except FileFormatError as error:  # records are missing: there is no capture
+        except BaseException as error:  # records are missing: there is no capture
             self._end_capture(error)
             raise
 

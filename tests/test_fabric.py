@@ -10,7 +10,7 @@ import networkx
 import numpy as np
 import pytest
 
-from nicemu import ArgumentError, Machine, kernel
+from nicemu import ArgumentError, Machine, _core, kernel
 from nicemu.errors import CapacityError, CollectiveError, FileFormatError
 from nicemu.exchange import Exchange
 from nicemu.fabric import Fabric
@@ -677,6 +677,46 @@ def test_an_interrupt_is_heard_and_the_fabric_goes_on() -> None:
         signal.signal(signal.SIGALRM, before)
     want = reduce_tree("sum", "float32", (0, 1, 2, 3), inputs).result.tobytes()
     assert all(out.tobytes() == want for out in outputs)
+
+
+def test_what_is_reported_survives_interrupts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C after each call of the core, before anybody has read what it reports."""
+    real, interrupt = _core.call, ""
+
+    def interrupted(what: str, function: Any, *arguments: Any) -> Any:
+        result = real(what, function, *arguments)
+        if what == interrupt:
+            raise KeyboardInterrupt
+        return result
+
+    fabric = Fabric(8)
+    inputs = streams(8, 5000)
+    outputs = [np.zeros_like(x) for x in inputs]
+    exchange = Exchange(kernel("sum", "bfloat16"), inputs, outputs, partials=True)
+    monkeypatch.setattr(_core, "call", interrupted)
+    with fabric.group() as group:
+        ticket = group.start(exchange)
+        interrupt, interrupts = "events", 0
+        while not ticket.done:
+            try:
+                ticket.wait()
+            except KeyboardInterrupt:
+                interrupts += 1
+        ticket.wait()
+        assert sorted(ticket.levels) == ["leaf0", "nic0", "nic1", "spine0"] and interrupts >= 5
+        want = reduce_tree("sum", "bfloat16", fabric.order, inputs).result.tobytes()
+        assert all(out.tobytes() == want for out in outputs)
+        interrupt = ""
+        other = group.start(exchange)
+        interrupt = "exchange"
+        with pytest.raises(KeyboardInterrupt):  # nobody has its ticket, and keeps its arrays
+            group.start(exchange)
+        interrupt = ""
+        with pytest.raises(CollectiveError, match="the group was closed"):
+            other.wait()
+        assert group.failed
+    with fabric.group() as group:
+        group.start(exchange).wait()
 
 
 # ---- capture -------------------------------------------------------------------------------------
