@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, replace
+from threading import Lock
 from typing import TypeAlias
 
 import numpy as np
@@ -70,13 +71,17 @@ Algorithm: TypeAlias = Callable[[Sequence[np.ndarray], Merge], Pieces]
 
 
 class Hosts:
-    """The Nics of the ranks; each is made when it first adds."""
+    """The Nics of the ranks; each is made when it first adds.
+
+    Threads may share them; their merges follow one another.
+    """
 
     def __init__(self, machine: str | Machine = "card", *, simd: str = "auto") -> None:
         """Remember what the Nics are to be."""
         self._machine = machine
         self._simd = simd
         self._nics: dict[int, tuple[Nic, KernelImage]] = {}
+        self._lock = Lock()  # a Nic keeps its image from load to reduce
 
     def merge(
         self,
@@ -88,20 +93,24 @@ class Hosts:
         last: bool,
     ) -> Piece:
         """A :data:`Merge` of an op: the context is that of the array's first element."""
-        nic, loaded = self._nics.get(rank) or (Nic(self._machine, threads=1, simd=self._simd), None)
-        if loaded is not image:
-            nic.load(image)
-            self._nics[rank] = nic, image
         start = pieces[0].start
-        done = nic.reduce(
-            [piece.stream() for piece in pieces],
-            payload=payload,
-            leave="finish" if last else "emit",
-            context=replace(context, device=rank, element=context.element + start),
-        )
+        with self._lock:
+            nic, loaded = self._nics.get(rank) or (self._nic(), None)
+            if loaded is not image:
+                nic.load(image)
+                self._nics[rank] = nic, image
+            done = nic.reduce(
+                [piece.stream() for piece in pieces],
+                payload=payload,
+                leave="finish" if last else "emit",
+                context=replace(context, device=rank, element=context.element + start),
+            )
         names = {(i, *path): name for i, p in enumerate(pieces) for path, name in p.names.items()}
         names[()] = f"rank{rank}/{1 + max(piece.level for piece in pieces)}"
         return Piece(rank, start, done.values, tuple(p.order for p in pieces), names)
+
+    def _nic(self) -> Nic:
+        return Nic(self._machine, threads=1, simd=self._simd)
 
 
 def ring(inputs: Sequence[np.ndarray], merge: Merge) -> Pieces:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -89,14 +89,13 @@ class Collective:
                 raise ArgumentError(
                     f"{self.name} of {type(arrays).__name__}: pass the root's array"
                 )
-            nothing = np.empty(0, arrays.dtype)
-            return [arrays if rank == root else nothing for rank in range(ranks)]
-        given = list(arrays)
+            array = _plain(arrays, f"rank {root}")
+            nothing = np.empty(0, array.dtype)
+            return [array if rank == root else nothing for rank in range(ranks)]
+        given = [_plain(array, f"rank {i}") for i, array in enumerate(_listed(arrays, "arrays"))]
         if len(given) != ranks:
             raise ArgumentError(f"{len(given)} arrays for {ranks} ranks: pass one per rank")
         for rank, array in enumerate(given):
-            if not isinstance(array, np.ndarray):
-                raise ArgumentError(f"rank {rank} has {type(array).__name__}: pass a numpy array")
             if (array.shape, array.dtype) != (given[0].shape, given[0].dtype):
                 raise ArgumentError(
                     f"rank {rank} has shape {array.shape} and dtype {array.dtype}, rank 0 "
@@ -155,12 +154,12 @@ class Collective:
         if out is None:
             made = {rank: np.empty(shape, dtype) for rank in takers}
             return [made.get(rank) for rank in range(ranks)]
-        if len(out) != ranks:
-            raise ArgumentError(f"out has {len(out)} arrays for {ranks} ranks: pass one each")
+        given = _listed(out, "out")
+        if len(given) != ranks:
+            raise ArgumentError(f"out has {len(given)} arrays for {ranks} ranks: pass one each")
+        targets: list[np.ndarray | None] = [None] * ranks
         for rank in takers:
-            array = out[rank]
-            if not isinstance(array, np.ndarray):
-                raise ArgumentError(f"out of rank {rank} is {type(array).__name__}: pass an array")
+            array = targets[rank] = _plain(given[rank], f"out of rank {rank}")
             if (array.shape, array.dtype) != (shape, dtype):
                 raise ArgumentError(
                     f"out of rank {rank} has shape {array.shape} and dtype {array.dtype}: the "
@@ -168,10 +167,12 @@ class Collective:
                 )
             if not array.flags.writeable:
                 raise ArgumentError(f"out of rank {rank} is not writeable: pass another array")
+            if _overlaps_itself(array):
+                raise ArgumentError(f"out of rank {rank} overlaps itself: pass another array")
             for other in takers[: takers.index(rank)]:
-                if _overlap(array, out[other]):
+                if _overlap(array, targets[other]):
                     raise ArgumentError(f"out of ranks {other} and {rank} overlap: pass two arrays")
-        return [out[rank] if rank in takers else None for rank in range(ranks)]
+        return targets
 
 
 COLLECTIVES: dict[str, Collective] = {
@@ -318,6 +319,32 @@ def staged(
                 flat = None
         outputs.append(np.empty(array.size, array.dtype) if flat is None else flat)
     return outputs
+
+
+def _listed(given: Any, what: str) -> list[Any]:
+    try:
+        return list(given)
+    except TypeError as error:
+        raise ArgumentError(f"{what}: {error}: pass one array per rank") from error
+
+
+def _plain(array: Any, what: str) -> np.ndarray:
+    """An array without what its class makes of it; a mask would be lost."""
+    if not isinstance(array, np.ndarray) or isinstance(array, np.ma.MaskedArray):
+        raise ArgumentError(f"{what} has {type(array).__name__}: pass a plain numpy array")
+    return np.asarray(array)
+
+
+def _overlaps_itself(array: np.ndarray) -> bool:
+    """May two elements share a byte?  Not where each axis steps over all of the smaller ones."""
+    reach = array.itemsize
+    for stride, size in sorted(
+        (abs(s), n) for s, n in zip(array.strides, array.shape, strict=True)
+    ):
+        if size > 1 and stride < reach:
+            return array.size > 0
+        reach += stride * (size - 1)
+    return False
 
 
 def _overlap(a: np.ndarray, b: np.ndarray | None) -> bool:

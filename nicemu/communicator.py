@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from operator import index
+from threading import Lock, RLock
 from typing import Self, TypeAlias, TypedDict, Unpack
 
 import numpy as np
@@ -27,6 +28,7 @@ from nicemu.errors import (
     CollectiveError,
     FaultError,
     ImageError,
+    NicemuError,
     WorkerLostError,
 )
 from nicemu.exchange import Exchange, RawPartial
@@ -46,14 +48,24 @@ class Handle:
     """A collective that has been started.
 
     Iterate over it for the partial sums, as they come; :meth:`wait` for the result.  Until then
-    its arrays belong to it.
+    its arrays belong to it.  Threads may share it.  What is no error of the collective, such as
+    Ctrl-C, does not end it: it goes on when it is asked again.
     """
 
-    def __init__(self, steps: Generator[Partial, None, Result]) -> None:
-        """Made by :meth:`Communicator.start`."""
-        self._steps = steps
+    def __init__(self, steps: Callable[[], Generator[Partial, None, Result]]) -> None:
+        """Made by :meth:`Communicator.start`.
+
+        Args:
+            steps: drives the collective from where it is; when begun again, it tells of the
+                partial sums from the first one on, or of none.
+        """
+        self._begin = steps
+        self._steps = steps()
+        self._found = 0  # partial sums that these steps have told of
+        self._seen: list[Partial] = []
+        self._lock = RLock()
         self._result: Result | None = None
-        self._error: BaseException | None = None
+        self._error: NicemuError | None = None
 
     @property
     def done(self) -> bool:
@@ -66,16 +78,36 @@ class Handle:
         Raises:
             NicemuError: the collective ended without a result.
         """
-        while not self.done:
+        while (found := self._next()) is not None:
+            yield found
+
+    def _next(self) -> Partial | None:
+        """The next partial sum that has not been seen; None when the collective has ended."""
+        with self._lock:
             try:
-                found = next(self._steps)
-            except StopIteration as end:
-                self._result = end.value
-                return
-            except BaseException as error:
+                while not self.done:
+                    if found := self._step():
+                        return found
+            except NicemuError as error:
                 self._error = error
                 raise
-            yield found
+            except BaseException:
+                self._steps, self._found = self._begin(), 0
+                raise
+            return None
+
+    def _step(self) -> Partial | None:
+        """Drive it to the next partial sum, None where that has been seen, or to its result."""
+        try:
+            found = next(self._steps)
+        except StopIteration as end:
+            self._result = _with_partials(end.value, self._seen)
+            return None
+        self._found += 1
+        if self._found <= len(self._seen):
+            return None
+        self._seen.append(found)
+        return found
 
     def wait(self, on_partial: Told = None) -> Result:
         """Drive it to its end.
@@ -192,14 +224,18 @@ class Communicator:
         self._workers = range(self.fabric.ranks) if ranks is None else tuple(ranks)
         self._slots = {"window": window, "job": job}
         self._group = self.fabric.group(self._workers, **self._slots)
+        self._lock = Lock()  # of the group, which is another after a failure
+        self._open = True
         self.ranks = len(self._group.ranks)
         self._hosts = Hosts(self.fabric.machine, simd=self.fabric.simd)
         self._algorithm = self._checked_algorithm(algorithm)
         self._seq = 0
 
     def close(self) -> None:
-        """Give back what it has on the devices; what is under way ends with an error."""
-        self._group.close()
+        """Give back what it has on the devices; what is under way there ends with an error."""
+        with self._lock:
+            self._open = False
+            self._group.close()
 
     def __enter__(self) -> Self:
         """The communicator itself."""
@@ -285,18 +321,20 @@ class Communicator:
             Handle; until it is done, inputs and outputs belong to it.
 
         Raises:
-            ArgumentError: an argument does not fit.
+            ArgumentError: an argument does not fit, or the communicator is closed.
             ImageError: the op's image cannot be built.
         """
         begin = time.perf_counter()
+        if not self._open:
+            raise ArgumentError("the communicator is closed: make another")
         if collective not in COLLECTIVES:
             names = ", ".join(COLLECTIVES)
             raise ArgumentError(f"collective {collective!r} is unknown: use one of {names}")
         record = COLLECTIVES[collective]
         if not 0 <= index(root) < self.ranks:
             raise ArgumentError(f"root {root} is no rank: use 0..{self.ranks - 1}")
-        chosen = self._checked_algorithm(algorithm) if algorithm else self._algorithm
-        run = self._in_network if chosen == IN_NETWORK else partial(self._by_hosts, chosen)
+        chosen = self._algorithm if algorithm is None else self._checked_algorithm(algorithm)
+        run = self._in_network if chosen == IN_NETWORK else partial(self._at_hosts, chosen)
         given = record.given(arrays, self.ranks, root)
         if given[root].dtype.hasobject:
             raise ArgumentError("arrays of Python objects: use numbers, which frames can carry")
@@ -307,10 +345,10 @@ class Communicator:
         values = record.targets(out, shape, dtype, self.ranks, root)
         inputs = [np.ascontiguousarray(x).reshape(-1) for x in given]
         outputs = staged(inputs, gives, values, takes)
-        context = Context(seq=self._seq & 0xFFFFFFFF, group=self.ranks, seed=seed)
+        context = Context(seq=self._seq & 0xFFFFFFFF, group=self.ranks, seed=index(seed))
         call = _Call(record, image, inputs, outputs, gives, takes, context, partials)
         self._seq += 1
-        return Handle(_finished(call, chosen, run(call), values, begin))
+        return Handle(partial(_finished, call, chosen, run(call), values, begin))
 
     # ---- arguments -------------------------------------------------------------------------------
 
@@ -326,11 +364,13 @@ class Communicator:
 
     # ---- in the network --------------------------------------------------------------------------
 
-    def _in_network(self, call: _Call) -> _Work:
+    def _in_network(self, call: _Call) -> Callable[[], _Work]:
         """Frames are under way when this returns; the rest is for the handle to drive."""
-        if self._group.failed:
-            self._group.close()
-            self._group = self.fabric.group(self._workers, **self._slots)
+        with self._lock:
+            if self._group.failed and self._open:
+                self._group.close()
+                self._group = self.fabric.group(self._workers, **self._slots)
+            group = self._group
         before, begin = self.fabric.counters(), self.fabric.now
         exchange = Exchange(
             image=call.image,
@@ -340,8 +380,8 @@ class Communicator:
             partials=call.partials and call.image is not None,
             context=call.context,
         )
-        ticket = self._group.start(exchange)
-        return self._driven(call, self._group, ticket, before, begin)
+        ticket = group.start(exchange)
+        return partial(self._driven, call, group, ticket, before, begin)
 
     def _driven(
         self, call: _Call, group: Group, ticket: Ticket, before: FabricCounters, begin: float
@@ -377,7 +417,29 @@ class Communicator:
 
     # ---- by the hosts ----------------------------------------------------------------------------
 
-    def _by_hosts(self, algorithm: str, call: _Call) -> _Work:
+    def _at_hosts(self, algorithm: str, call: _Call) -> Callable[[], _Work]:
+        return partial(self._by_hosts, algorithm, call, [])
+
+    def _by_hosts(self, algorithm: str, call: _Call, kept: list[tuple[list[Piece], int]]) -> _Work:
+        """``kept``: what has been merged, and bytes sent for it, when outputs are being written:
+        that is not merged again, as they may lie over the inputs.
+        """
+        if not kept:
+            kept.append((yield from self._merged(algorithm, call)))
+        pieces, sent = kept[0]
+        for piece in pieces:
+            has = range(piece.start, piece.stop)
+            for rank, (takes, values) in enumerate(zip(call.takes, call.outputs, strict=True)):
+                if common := _common(has, takes):
+                    values[_inside(common, takes)] = piece.values[_inside(common, has)]
+                    sent += len(common) * values.itemsize if rank != piece.rank else 0
+        shares = [Share(range(p.start, p.stop), p.order, p.names) for p in pieces if call.image]
+        return _Outcome(tuple(shares), sent)
+
+    def _merged(
+        self, algorithm: str, call: _Call
+    ) -> Generator[Partial, None, tuple[list[Piece], int]]:
+        """The finished pieces, where they are, and the bytes that ranks have sent each other."""
         sent = 0
 
         def merge(rank: int, pieces: Sequence[Piece], last: bool) -> Piece:
@@ -399,14 +461,7 @@ class Communicator:
             ]
         else:
             pieces = yield from _told(ALGORITHMS[algorithm](call.inputs, merge), call.partials)
-        for piece in pieces:
-            has = range(piece.start, piece.stop)
-            for rank, (takes, values) in enumerate(zip(call.takes, call.outputs, strict=True)):
-                if common := _common(has, takes):
-                    values[_inside(common, takes)] = piece.values[_inside(common, has)]
-                    sent += len(common) * values.itemsize if rank != piece.rank else 0
-        shares = [Share(range(p.start, p.stop), p.order, p.names) for p in pieces if call.image]
-        return _Outcome(tuple(shares), sent)
+        return pieces, sent
 
 
 def _pieces(group: Group, raw: RawPartial, begin: float) -> Iterator[Partial]:
@@ -451,26 +506,19 @@ def _told(pieces: Pieces, partials: bool) -> Generator[Partial, None, list[Piece
 
 
 def _finished(
-    call: _Call, algorithm: str, work: _Work, values: list[np.ndarray | None], begin: float
+    call: _Call,
+    algorithm: str,
+    work: Callable[[], _Work],
+    values: list[np.ndarray | None],
+    begin: float,
 ) -> Generator[Partial, None, Result]:
-    """Let the work go on to its end; the outputs go to where the caller wants them."""
-    kept: list[Partial] = []
-    while True:
-        try:
-            found = next(work)
-        except StopIteration as end:
-            outcome: _Outcome = end.value
-            break
-        kept.append(found)
-        yield found
+    """Let the work go on to its end; the outputs go to where the caller wants them.  The partial
+    sums are its handle's to keep.
+    """
+    outcome = yield from work()
     for output, array in zip(call.outputs, values, strict=True):
         if array is not None and not np.may_share_memory(output, array):
             array[...] = output.reshape(array.shape)
-    places = {
-        name: (-len(path), path) for share in outcome.shares for path, name in share.names.items()
-    }
-    if places:  # else the order was that of arrival
-        kept.sort(key=lambda piece: places[piece.device])
     return Result(
         values=values,
         collective=call.record.name,
@@ -478,12 +526,22 @@ def _finished(
         op=call.image.op if call.image else "",
         preset=call.image.preset if call.image else "",
         shares=outcome.shares,
-        partials=gather(kept),
+        partials={},
         payload_bytes=outcome.payload_bytes,
         frames=outcome.frames,
         time=outcome.time,
         seconds=time.perf_counter() - begin,
     )
+
+
+def _with_partials(result: Result, found: Sequence[Partial]) -> Result:
+    """The result and its partial sums: in the order of the tree, where there is one."""
+    places = {
+        name: (-len(path), path) for share in result.shares for path, name in share.names.items()
+    }
+    if places:  # else the order was that of arrival
+        found = sorted(found, key=lambda piece: places[piece.device])
+    return replace(result, partials=gather(found))
 
 
 def _image(op: str | KernelImage, preset: str, dtype: np.dtype) -> KernelImage:

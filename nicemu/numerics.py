@@ -101,9 +101,10 @@ def report(
 
     for share in shares:
         ranks = leaves(share.order)
-        if len(inputs) <= max(ranks) or any(x.size < share.elements.stop for x in inputs):
+        if len(inputs) <= max(ranks) or any(np.size(x) != result.size for x in inputs):
             raise ArgumentError(
-                f"{len(inputs)} inputs: pass the array of each of the {max(ranks) + 1} ranks"
+                f"{len(inputs)} inputs: pass the array of each of the {max(ranks) + 1} ranks, of "
+                f"{result.size} elements"
             )
         part = slice(share.elements.start, share.elements.stop)
         elements = [np.ascontiguousarray(x).reshape(-1)[part] for x in inputs]

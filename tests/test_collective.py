@@ -5,12 +5,15 @@ from __future__ import annotations
 
 import dataclasses
 import re
+import signal
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from numpy.lib.stride_tricks import as_strided
 
 import nicemu
 from nicemu import ArgumentError, Communicator, Fabric, Partial, WorkerLostError
@@ -289,6 +292,19 @@ def test_strided_and_transposed_arrays() -> None:
             assert np.all(out == 9)
 
 
+@by_algorithm
+@pytest.mark.filterwarnings("ignore:the matrix subclass")
+def test_arrays_of_other_classes(algorithm: str) -> None:
+    """Their elements count, and not what the class makes of shapes."""
+    world = Communicator(3, algorithm=algorithm)
+    arrays = [np.matrix([[1, 2, 3], [4, 5, 6]], np.float32) for _ in range(3)]
+    outs = [np.matrix(np.zeros((2, 3), np.float32)) for _ in range(3)]
+    world.allreduce(arrays, out=outs)
+    assert all(out.tolist() == [[3, 6, 9], [12, 15, 18]] for out in outs)
+    world.allreduce(arrays, out=arrays)
+    assert all(x.tolist() == outs[0].tolist() for x in arrays)
+
+
 def test_in_place_leaves_the_other_ranks_of_a_reduce_alone() -> None:
     arrays = [np.full(5, r, np.float32) for r in range(3)]
     result = Communicator(3).reduce(arrays, root=1, out=arrays)
@@ -459,6 +475,9 @@ def test_report_needs_what_it_compares() -> None:
     result = world.allreduce(arrays, partials=True)
     with pytest.raises(ArgumentError, match="3 inputs"):
         result.numerics(arrays[:3])
+    for size in (9, 11):
+        with pytest.raises(ArgumentError, match="each of the 4 ranks, of 10 elements"):
+            result.numerics(normal(4, size))
     with pytest.raises(ArgumentError, match="nothing was reduced"):
         world.barrier().numerics(arrays)
     with pytest.raises(ArgumentError, match="no rank has an array"):
@@ -645,8 +664,87 @@ def test_some_ranks_and_closing() -> None:
         under_way = some.start("barrier", [])
     with pytest.raises(nicemu.CollectiveError, match="closed"):
         under_way.wait()
+    for algorithm in ("in-network", *ALGORITHMS):
+        with pytest.raises(ArgumentError, match="communicator is closed: make another"):
+            some.allreduce(arrays, algorithm=algorithm)
+
+
+def test_a_communicator_that_failed_and_was_closed_stays_closed() -> None:
+    """A failed one takes new slots when it is used again; a closed one takes none."""
+    fabric = Fabric(2, "star", max_resends=2)
+    fabric.kill("rank1")
+    world = Communicator(fabric, algorithm="in-network", window=1024)
+    for _ in range(2):
+        with pytest.raises(WorkerLostError):
+            world.allreduce(normal(2, 10))
+    world.close()
     with pytest.raises(ArgumentError, match="closed"):
-        some.allreduce(arrays)
+        world.allreduce(normal(2, 10))
+    assert Communicator(fabric, window=1024)._group.window == world._group.window
+
+
+# ---- threads and interrupts ------------------------------------------------------------------
+
+
+@by_algorithm
+def test_threads_share_a_communicator(algorithm: str) -> None:
+    """Each with an op of its own, on the same cores."""
+    world = Communicator(4, algorithm=algorithm)
+    arrays = [np.full(3000, x, np.float32) for x in (3, 5, 7, 11)]
+    wants = {"sum": 26, "prod": 1155, "max": 11, "min": 3}
+
+    def work(op: str) -> set[float]:
+        return {x for _ in range(8) for x in same_on_all(world.allreduce(arrays, op).values)}
+
+    with ThreadPoolExecutor(len(wants)) as pool:
+        assert list(pool.map(work, wants)) == [{want} for want in wants.values()]
+
+
+@by_algorithm
+def test_threads_share_a_handle(algorithm: str) -> None:
+    """All get the result, and each partial sum is told once."""
+    world = Communicator(4, algorithm=algorithm)
+    arrays = normal(4, 100_000)
+    alone = world.allreduce(arrays, partials=True)
+    handle = world.start("allreduce", arrays, partials=True)
+    told: list[Partial] = []
+    with ThreadPoolExecutor(4) as pool:
+        results = list(pool.map(lambda _: handle.wait(told.append), range(4)))
+    assert all(result is results[0] for result in results)
+    assert same_on_all(results[0].values).tobytes() == same_on_all(alone.values).tobytes()
+    assert sorted(p.device for p in told) == sorted(alone.partials)
+
+
+@by_algorithm
+@pytest.mark.parametrize("in_place", [False, True])
+def test_an_interrupt_does_not_end_a_collective(algorithm: str, in_place: bool) -> None:
+    """It is heard at any moment; what is done stays done, and is told once."""
+    world = Communicator(4, algorithm=algorithm)
+    arrays = normal(4, 1_000_000)
+    alone = world.allreduce(arrays, partials=True)
+    handle = world.start("allreduce", arrays, partials=True, out=arrays if in_place else None)
+    told: list[Partial] = []
+    interrupts = 0
+
+    def interrupt(signum: int, frame: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        while not handle.done:
+            try:
+                signal.setitimer(signal.ITIMER_REAL, 0.02 * 2**interrupts)
+                handle.wait(told.append)
+            except KeyboardInterrupt:
+                interrupts += 1
+            finally:
+                signal.setitimer(signal.ITIMER_REAL, 0)
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    result = handle.wait()
+    assert interrupts and result.payload_bytes == alone.payload_bytes
+    assert same_on_all(result.values).tobytes() == same_on_all(alone.values).tobytes()
+    assert sorted(p.device for p in told) == sorted(alone.partials) == sorted(result.partials)
 
 
 # ---- arguments -------------------------------------------------------------------------------
@@ -654,15 +752,27 @@ def test_some_ranks_and_closing() -> None:
 F = [np.zeros(6, np.float16)] * 3
 READ_ONLY = np.broadcast_to(np.zeros(1, np.float16), 6)
 SHARED = np.zeros(9, np.float16)
+
+
+def every(stride: int) -> Array:
+    """An array whose elements are so many bytes apart."""
+    return as_strided(np.zeros(6, np.float16), (6,), (stride,))
+
+
 BAD: dict[str, tuple[Callable[[Communicator], object], str]] = {
     "ranks": (lambda w: Communicator(0), "ranks 0"),
     "algorithm": (lambda w: Communicator(2, algorithm="tree"), "algorithm 'tree'"),
     "algorithm of a call": (lambda w: w.allreduce(F, algorithm="x"), "algorithm 'x'"),
+    "no algorithm": (lambda w: w.allreduce(F, algorithm=""), "algorithm ''"),
     "collective": (lambda w: w.start("scan", F), "collective 'scan'"),
     "op": (lambda w: w.allreduce(F, "mean"), "op 'mean'"),
     "preset": (lambda w: w.allreduce(F, preset="narrow"), "preset 'narrow'"),
     "dtype": (lambda w: w.allreduce([np.zeros(6)] * 3), "dtype float64"),
     "too few": (lambda w: w.allreduce(F[:2]), "2 arrays for 3 ranks"),
+    "no arrays": (lambda w: w.allreduce(None), "pass one array per rank"),  # type: ignore[arg-type]
+    "one number": (lambda w: w.allreduce(np.float32(1)), "pass one array per rank"),  # type: ignore[arg-type]
+    "masked": (lambda w: w.allreduce([np.ma.array(x) for x in F]), "MaskedArray"),
+    "masked broadcast": (lambda w: w.broadcast(np.ma.array(F[0])), "MaskedArray"),
     "no array": (lambda w: w.allreduce([[1.0]] * 3), "rank 0 has list"),  # type: ignore[list-item]
     "shapes": (lambda w: w.allreduce([*F[:2], np.zeros(7, np.float16)]), "rank 2 has shape"),
     "dtypes": (lambda w: w.allreduce([*F[:2], np.zeros(6, np.float32)]), "rank 2 has shape"),
@@ -673,7 +783,11 @@ BAD: dict[str, tuple[Callable[[Communicator], object], str]] = {
     "parts": (lambda w: w.reduce_scatter([np.zeros(7, np.float16)] * 3), "multiple of 3"),
     "single": (lambda w: w.all_gather([np.zeros((), np.float16)] * 3), "single numbers"),
     "out too few": (lambda w: w.allreduce(F, out=F[:2]), "out has 2 arrays"),
-    "out missing": (lambda w: w.allreduce(F, out=[None] * 3), "out of rank 0 is NoneType"),
+    "out a number": (lambda w: w.allreduce(F, out=5), "pass one array per rank"),  # type: ignore[arg-type]
+    "out masked": (lambda w: w.allreduce(F, out=[np.ma.array(x) for x in F]), "MaskedArray"),
+    "out on itself": (lambda w: w.allreduce(F, out=[every(0) for _ in F]), "overlaps itself"),
+    "out on its half": (lambda w: w.allreduce(F, out=[every(1) for _ in F]), "overlaps itself"),
+    "out missing": (lambda w: w.allreduce(F, out=[None] * 3), "out of rank 0 has NoneType"),
     "out shape": (lambda w: w.allreduce(F, out=[np.zeros((2, 3), np.float16)] * 3), "shape (2, 3)"),
     "out dtype": (lambda w: w.allreduce(F, out=[np.zeros(6, np.int16)] * 3), "int16"),
     "out read-only": (lambda w: w.allreduce(F, out=[READ_ONLY] * 3), "not writeable"),
