@@ -390,6 +390,8 @@ class Communicator:
             for device in ticket:
                 if call.partials:
                     yield from _pieces(group, ticket.partials()[device], begin)
+            if not ticket.exchange.whole:  # there is no chunk whose end could be told of
+                yield from (_empty(group, raw) for raw in ticket.partials().values())
         except CollectiveError as error:
             lost = error.missing or error.waiting
             if not lost:
@@ -475,6 +477,13 @@ def _pieces(group: Group, raw: RawPartial, begin: float) -> Iterator[Partial]:
         values = raw.values[elements.start : elements.stop]
         contributors = tuple(rank for rank in merged if rank in among)
         yield Partial(raw.device, values, contributors, (elements,), end - begin)
+
+
+def _empty(group: Group, raw: RawPartial) -> Partial:
+    """What a device has where there are no elements: the sum of all workers behind it."""
+    behind = group.fabric.devices[raw.device].ranks
+    workers = tuple(i for i, rank in enumerate(group.ranks) if rank in behind)
+    return Partial(raw.device, raw.values, workers, (range(0),), 0.0)
 
 
 def _crossing(call: _Call, group: Group) -> int:

@@ -389,6 +389,22 @@ def test_partial_sums_are_the_reference_s(ranks: int, algorithm: str, preset: st
     assert in_network or not any(s.names[()] in result.partials for s in result.shares)
 
 
+@by_algorithm
+def test_partial_sums_of_no_elements(algorithm: str) -> None:
+    arrays = [np.zeros(0, np.float16)] * 6
+    told: list[str] = []
+    world = Communicator(6, algorithm=algorithm)
+    result = world.allreduce(arrays, on_partial=lambda p: told.append(p.device))
+    assert sorted(told) == sorted(result.partials)
+    for share in result.shares:
+        for path, node in devices(share.order):
+            if path:
+                partial = result.partials[share.names[path]]
+                assert partial.contributors == leaves(node)
+                assert (partial.values.size, partial.ranges) == (0, (range(0),))
+    assert all(level.made.elements == 0 for level in result.numerics(arrays).levels)
+
+
 def test_no_partial_sums_unless_asked_for() -> None:
     told: list[Partial] = []
     for algorithm in ("in-network", *ALGORITHMS):
