@@ -16,6 +16,7 @@ from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import asdict, dataclass
 from importlib import resources
 from io import FileIO
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -264,6 +265,7 @@ def allreduce(
     """
     from nicemu.communicator import Communicator
     from nicemu.fabric import Fabric
+    from nicemu.files import spare
     from nicemu.gradients import worker_files
 
     if files:
@@ -273,6 +275,8 @@ def allreduce(
         groups = [worker_files([str(shipped / name)]) for name in ("bf16", "f16")]
         if output is not None:
             raise ArgumentError(f"-o {output}: needs FILES; without them nothing is written")
+    if pcap is not None:
+        spare(chain(*groups), Path(pcap))
     done = []
     with (
         Fabric(len(groups[0]), topology, mtu=mtu, seed=seed, loss=loss, capture=pcap) as fabric,

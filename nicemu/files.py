@@ -7,19 +7,34 @@ belongs to the modules of each kind of file (gradients, pcap).
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NoReturn, Self
 
 from nicemu.errors import FileFormatError
 
-__all__ = ["WholeFile", "refuse"]
+__all__ = ["WholeFile", "refuse", "spare"]
 
 
 def refuse(path: Path, what: str, remedy: str) -> NoReturn:
     """Raise the FileFormatError that says what is wrong with a file, and what to do."""
     raise FileFormatError(f"{path}: {what}: {remedy}")
+
+
+def spare(inputs: Iterable[Path], path: Path) -> None:
+    """See to it that what is to be written is none of the inputs.
+
+    Raises:
+        FileFormatError: it is one, under this or another name.
+    """
+    for one in inputs:
+        try:
+            same = path.samefile(one)
+        except (OSError, ValueError):  # one of them is no file
+            same = False
+        if same:
+            refuse(path, "is also an input", "name another output")
 
 
 class WholeFile:

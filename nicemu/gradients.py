@@ -22,7 +22,7 @@ import numpy as np
 
 from nicemu.dtypes import FORMATS, Format, format_of
 from nicemu.errors import FileFormatError, NicemuError
-from nicemu.files import WholeFile, refuse
+from nicemu.files import WholeFile, refuse, spare
 
 __all__ = ["SUFFIXES", "Gradients", "Output", "read", "read_group", "worker_files"]
 
@@ -374,9 +374,7 @@ class Output(WholeFile):
             )
         for key in group[0].shapes:
             _check_key(self.path, key)
-        for worker in group:
-            if _is(self.path, Path.exists) and self.path.samefile(worker.path):
-                refuse(self.path, "is also an input", "name another output")
+        spare((worker.path for worker in group), self.path)
         super().__init__(self.path)
 
     def write(self, values: Array, metadata: Mapping[str, str]) -> None:

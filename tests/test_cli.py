@@ -347,6 +347,10 @@ def test_outputs_that_are_refused_before_any_work(
     for out in ("none/out.npz", "out.npy", "out", paths[0].name):
         refused(nic("allreduce", *paths, "-o", tmp_path / out), tmp_path / out)
     refused(nic("allreduce", "-o", tmp_path / "out.npz"), "needs FILES")
+    refused(nic("allreduce", *paths, "--pcap", paths[1]), paths[1], "is also an input")
+    (tmp_path / "link").symlink_to(paths[1])
+    refused(nic("allreduce", *paths, "--pcap", tmp_path / "link"), "is also an input")
+    (tmp_path / "link").unlink()
     assert sorted(tmp_path.iterdir()) == before
 
 
