@@ -39,8 +39,8 @@ void clock_add(struct clock *c, u64 at, u32 kind, u32 which, void *what)
     struct event e = {at, c->added++, what, kind, which};
     for (u32 i = 0; i < CLOCK_QUEUES; i++) {
         struct clock_queue *q = &c->queue[i];
-        u32 end = (q->head + q->n) % CLOCK_QUEUE;
-        if (q->n == CLOCK_QUEUE || (q->n && q->ring[(end - 1) % CLOCK_QUEUE].at > at))
+        u32 end = (q->head + q->n) % CLOCK_QUEUE_ROOM;
+        if (q->n == CLOCK_QUEUE_ROOM || (q->n && q->ring[(end - 1) % CLOCK_QUEUE_ROOM].at > at))
             continue;
         q->ring[end] = e;
         q->n++;
@@ -64,7 +64,7 @@ bool clock_next(struct clock *c, u64 until, struct event *out)
         return false;
     if (from) {
         *out = *first;
-        from->head = (from->head + 1) % CLOCK_QUEUE;
+        from->head = (from->head + 1) % CLOCK_QUEUE_ROOM;
         from->n--;
     } else {
         heap_take(c, out);

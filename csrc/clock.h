@@ -17,11 +17,11 @@ struct event {
     u32 kind, which; /* what it means: the owner's business */
 };
 
-enum { CLOCK_QUEUES = 6, CLOCK_QUEUE = 1024 };
+enum { CLOCK_QUEUES = 6, CLOCK_QUEUE_ROOM = 1024 };
 
 struct clock_queue {
     u32 head, n;
-    struct event ring[CLOCK_QUEUE];
+    struct event ring[CLOCK_QUEUE_ROOM];
 };
 
 struct clock {

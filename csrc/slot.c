@@ -18,6 +18,17 @@ static bool may_begin(const struct slot *s, u32 round)
     return last->state == SLOT_RESULT && round == last->round + 1;
 }
 
+static bool is_earlier(const struct slot *s, const struct slot_version *v, u32 round)
+{
+    return round < (v->state == SLOT_IDLE ? s->first : v->round);
+}
+
+/* A round that has not begun. */
+static bool is_later(const struct slot_version *v, u32 round)
+{
+    return v->state == SLOT_IDLE || round > v->round;
+}
+
 static bool same(struct slot_key a, struct slot_key b)
 {
     return a.seq == b.seq && a.chunk == b.chunk;
@@ -31,9 +42,9 @@ enum slot_answer slot_judge(const struct slot *s, u32 round, struct slot_key key
     if (child >= 64 || !(s->expected >> child & 1))
         return SLOT_REFUSE;
     *why = DROP_STALE;
-    if (v->state == SLOT_IDLE ? round < s->first : round < v->round)
+    if (is_earlier(s, v, round))
         return SLOT_REFUSE;
-    if (v->state == SLOT_IDLE || round > v->round) {
+    if (is_later(v, round)) {
         *why = DROP_FUTURE;
         return may_begin(s, round) ? SLOT_TAKE : SLOT_REFUSE;
     }
@@ -70,9 +81,9 @@ u64 slot_ready(const struct slot *s, const struct slot_version *v)
 enum verdict slot_judge_result(const struct slot *s, u32 round, struct slot_key key)
 {
     const struct slot_version *v = &s->version[round & 1];
-    if (v->state == SLOT_IDLE ? round < s->first : round < v->round)
+    if (is_earlier(s, v, round))
         return DROP_STALE;
-    if (v->state == SLOT_IDLE || round > v->round)
+    if (is_later(v, round))
         return DROP_FUTURE;
     if (!same(v->key, key))
         return DROP_KEY;
