@@ -36,6 +36,7 @@ from nicemu.nic import SCRATCHPAD, Nic
 from nicemu.order import Order
 from nicemu.packet import drops
 from nicemu.pcap import Capture
+from nicemu.topology import Tree
 from nicemu.topology import topology as tree_of
 
 __all__ = [
@@ -93,7 +94,13 @@ class Device:
 
 @dataclass(frozen=True)
 class Link:
-    """A link between a child and its parent."""
+    """A link between a child and its parent.
+
+    Attributes:
+        fabric: whose.
+        child, parent: names of its ends: of devices, or "rank0"...
+        number: 0, 1, ... in the order of :meth:`Fabric.links`.
+    """
 
     fabric: Fabric = field(repr=False)
     child: str
@@ -106,7 +113,15 @@ class Link:
         Raises:
             ArgumentError: the time is past.
         """
-        self.fabric._schedule(self, 1, at)
+        self.fabric._schedule(self, at, down=True)
+
+    def up(self, at: float | None = None) -> None:
+        """Mend it, at a virtual time (None: now).
+
+        Raises:
+            ArgumentError: the time is past.
+        """
+        self.fabric._schedule(self, at, down=False)
 
     def counters(self, up: bool = True) -> LinkCounters:
         """What has happened to the frames of one direction, towards the parent or from it."""
@@ -116,14 +131,6 @@ class Link:
             fabric = self.fabric._fabric
             _core.call(what, lib.nicemu_link_counters_get, fabric, self.number, not up, row)
         return LinkCounters(**{f.name: int(getattr(row, f.name)) for f in fields(LinkCounters)})
-
-    def up(self, at: float | None = None) -> None:
-        """Mend it, at a virtual time (None: now).
-
-        Raises:
-            ArgumentError: the time is past.
-        """
-        self.fabric._schedule(self, 0, at)
 
 
 class Ticket:
@@ -264,6 +271,22 @@ def _probability(p: float, what: str) -> int:
     return round(p * ONE)
 
 
+def _check_size(tree: Tree, levels: int) -> None:
+    """Raises ArgumentError where a tree is wider or deeper than devices and timers allow."""
+    for name, children in tree.children.items():
+        if len(children) > MAX_CHILDREN:
+            raise ArgumentError(
+                f"topology: device {name} has {len(children)} children: use at most "
+                f"{MAX_CHILDREN}, with more levels such as tree({MAX_CHILDREN})"
+            )
+    if levels > MAX_LEVELS:
+        raise ArgumentError(f"topology has {levels} levels of devices: use at most {MAX_LEVELS}")
+
+
+def _on_plane(device: str, plane: int) -> str:
+    return f"{device}@{plane}" if plane else device
+
+
 class Fabric:
     """Workers and devices in a tree.
 
@@ -337,9 +360,7 @@ class Fabric:
             ArgumentError: an argument is out of range.
             FileFormatError: the capture cannot be written.
         """
-        self.ranks = index(ranks)
-        self.mtu = index(mtu)
-        self.planes = index(planes)
+        self.ranks, self.mtu, self.planes = index(ranks), index(mtu), index(planes)
         if not 1 <= self.ranks <= MAX_RANKS or self.mtu not in MTUS or self.planes not in (1, 2):
             raise ArgumentError(
                 f"ranks {ranks}, mtu {mtu}, planes {planes}: use 1..{MAX_RANKS} ranks, an MTU of "
@@ -356,18 +377,9 @@ class Fabric:
         self.machine = machine_of(machine)
         self.simd = simd
         self._tree = tree_of(topology, self.ranks)
-        for name, children in self._tree.children.items():
-            if len(children) > MAX_CHILDREN:
-                raise ArgumentError(
-                    f"topology: device {name} has {len(children)} children: use at most "
-                    f"{MAX_CHILDREN}, with more levels such as tree({MAX_CHILDREN})"
-                )
         self.order, paths = self._tree.order(range(self.ranks))
         levels = 1 + max(map(len, paths.values()))
-        if levels > MAX_LEVELS:
-            raise ArgumentError(
-                f"topology has {levels} levels of devices: use at most {MAX_LEVELS}"
-            )
+        _check_size(self._tree, levels)
         self._lock = RLock()
         self._tickets: dict[tuple[int, int], Ticket] = {}
         self._groups: dict[int, Group] = {}
@@ -397,34 +409,35 @@ class Fabric:
         out = ffi.new("nicemu_fabric **")
         _core.call("fabric", lib.nicemu_fabric_open, ffi.new("nicemu_fabric_config *", config), out)
         self._fabric = ffi.gc(out[0], lib.nicemu_fabric_close)
-        self._links: dict[tuple[str, str], Link] = {}
-        self._hosts: list[int] = [
-            _core.call("a worker", lib.nicemu_fabric_add_host, self._fabric) for _ in range(ranks)
+        self._hosts = [
+            _core.call("a worker", lib.nicemu_fabric_add_host, self._fabric)
+            for _ in range(self.ranks)
         ]
         self.devices: dict[str, Device] = {}
+        self._links: dict[tuple[str, str], Link] = {}
         self._levels = self._tree.devices()
         for plane in range(self.planes):
-            self._build(plane, self.machine, self.simd, ffi.new("nicemu_link_config *", link))
+            self._add_devices(plane)
+            self._connect(plane, link)
         self._capture = Capture(capture) if capture is not None else None
         if self._capture is not None:
             lib.nicemu_fabric_capture(self._fabric, 1)
 
     # ---- building --------------------------------------------------------------------------------
 
-    def _build(self, plane: int, machine: Machine, simd: str, link: Any) -> None:
-        suffix = f"@{plane}" if plane else ""
+    def _add_devices(self, plane: int) -> None:
         workers = self._tree.workers()
         for number, name in enumerate(self._levels):
-            nic = Nic(machine, threads=1, simd=simd)
+            nic = Nic(self.machine, threads=1, simd=self.simd)
             config = {
                 **nic.description(),
                 "cores": nic.cores.handle,
                 "plane": plane,
                 "record": number,
-                "max_fan_in": machine.max_fan_in,
+                "max_fan_in": self.machine.max_fan_in,
                 "scratch": SCRATCHPAD,
-                "scratch_bytes": machine.scratchpad,
-                "stack_bytes": machine.stack,
+                "scratch_bytes": self.machine.scratchpad,
+                "stack_bytes": self.machine.stack,
                 "instruction_time": INSTRUCTION,
             }
             node = _core.call(
@@ -433,22 +446,24 @@ class Fabric:
                 self._fabric,
                 ffi.new("nicemu_device_config *", config),
             )
-            full = name + suffix
+            full = _on_plane(name, plane)
             self.devices[full] = Device(full, plane, number, node, workers[name], nic)
+
+    def _connect(self, plane: int, link: dict[str, int]) -> None:
+        config = ffi.new("nicemu_link_config *", link)
         for name in self._levels:
+            above = _on_plane(name, plane)
             for child in self._tree.children[name]:
-                below = f"rank{child}" if isinstance(child, int) else child + suffix
-                node = self._hosts[child] if isinstance(child, int) else self.devices[below].node
+                below = f"rank{child}" if isinstance(child, int) else _on_plane(child, plane)
                 number = _core.call(
-                    f"link of {below} to {name}",
+                    f"link of {below} to {above}",
                     lib.nicemu_fabric_connect,
                     self._fabric,
-                    node,
-                    self.devices[name + suffix].node,
-                    link,
+                    self._hosts[child] if isinstance(child, int) else self.devices[below].node,
+                    self.devices[above].node,
+                    config,
                 )
-                ends = (below, name + suffix)
-                self._links[ends] = Link(self, *ends, number)
+                self._links[below, above] = Link(self, below, above, number)
 
     # ---- groups and exchanges --------------------------------------------------------------------
 
@@ -679,7 +694,7 @@ class Fabric:
             if node in ends:
                 link.down(at)
 
-    def _schedule(self, link: Link, down: int, at: float | None) -> None:
+    def _schedule(self, link: Link, at: float | None, *, down: bool) -> None:
         with self._lock:
             now = lib.nicemu_fabric_now(self._fabric)
             when = now if at is None else _picoseconds(at, "time")
