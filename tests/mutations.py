@@ -195,6 +195,15 @@ MUTATIONS: tuple[Mutation, ...] = (
     ),
     Mutation(
         8,
+        "of the survivors' sums those that were sent are not in the error",
+        "csrc/device.c",
+        "record(&w, record_of(&w), &w.kept->up);",
+        "",
+        "tests/test_fabric.py::"
+        "test_invariant_8_a_dead_worker_is_named_and_the_survivors_sums_are_there",
+    ),
+    Mutation(
+        8,
         "survivors below a device are not asked for their sums",
         "csrc/failure.c",
         "device_enter(m, t, c, partial, now);",
