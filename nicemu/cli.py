@@ -310,6 +310,7 @@ def _reduce(
     dtype: str | None,
 ) -> _Reduction:
     """Read, reduce, check, write."""
+    from nicemu.builtin import kernel
     from nicemu.gradients import Output, read_group
     from nicemu.reference.error import true_error_ulp
     from nicemu.reference.tree import reduce_tree
@@ -321,7 +322,8 @@ def _reduce(
         before = _work(world)
         with _progress(f"reducing {fmt.name}") as advance:
             world.fabric.watch = lambda: advance(*world.fabric.progress())
-            result = world.allreduce(streams, op, preset=preset, partials=partials)
+            image = kernel(op, fmt.dtype, preset)  # before the clock runs: it may take a second
+            result = world.allreduce(streams, image, partials=partials)
             world.fabric.watch = None
         with _progress("checking"):
             tree = reduce_tree(op, fmt, result.order, streams, preset)
