@@ -98,7 +98,8 @@ static void clear_core(struct device *d, const struct member *m, const struct st
         return;
     memset(s->hart->v, 0, sizeof s->hart->v);
     memset(core->stack, 0, d->config.stack_bytes);
-    memset(s->host_arguments, 0, ARGUMENT_BYTES);
+    /* the context is this call's already */
+    memset(s->host_arguments + CONTEXT_BYTES, 0, ARGUMENT_BYTES - CONTEXT_BYTES);
     core->job = m->group->job;
 }
 

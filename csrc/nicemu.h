@@ -211,10 +211,12 @@ enum {
     NICEMU_EMPTY = 2, /* an arrival without data: count is 0 */
     NICEMU_MOVED = 4 /* the payload is copied, not added */
 };
+/* Types from here on: records of 1, 2, ... 127 bytes, whose fields are the image's affair. */
+enum { NICEMU_RECORD = 128 };
 
 /* What a frame says; guide/wire.md has the meaning of each field. */
 typedef struct packet {
-    uint8_t kind, type, flags; /* type: row of number.def from 1; 0: bytes */
+    uint8_t kind, type, flags; /* type: row of number.def from 1; 0: bytes; NICEMU_RECORD + n */
     uint16_t job, lane, child, contributors, count;
     uint32_t group, seq, chunk, round;
     uint32_t psn; /* 24 bits */
@@ -224,7 +226,7 @@ typedef struct packet {
 /* Verdicts: 0 = accepted, else the row of drop.def from 1.  The name of one, where it is given
  * (*station) and why (*text); NULL past the last. */
 const char *nicemu_drop_name(uint32_t verdict, const char **station, const char **text);
-/* The name of an element type and its bytes; NULL past the last. */
+/* The name of an element type that is no record, and its bytes; NULL past the last. */
 const char *nicemu_element_name(uint32_t type, uint32_t *bytes);
 
 /* A whole frame with its ICRC in out (NICEMU_MAX_FRAME bytes of room); its length, or EINVAL

@@ -120,12 +120,15 @@ static const struct {
 } elements[] = {
     {"bytes", 1},
 #define NUMBER(name, width, ...) {#name, width / 8},
+#define PAYLOAD NUMBER
 #include "number.def"
 #undef NUMBER
 };
 
 u32 packet_element_bytes(u8 type)
 {
+    if (type >= NICEMU_RECORD)
+        return (u32)type - NICEMU_RECORD;
     return type < COUNT_OF(elements) ? elements[type].bytes : 0;
 }
 

@@ -19,12 +19,15 @@ if TYPE_CHECKING:
         FileFormatError,
         ImageError,
         NicemuError,
+        OpError,
+        StatusError,
         WorkerLostError,
     )
     from nicemu.fabric import Fabric
     from nicemu.image import Context, KernelImage
     from nicemu.machine import MACHINES, Machine
     from nicemu.nic import Nic, ReduceResult, Stream
+    from nicemu.op import ReduceOp, reduce_op
     from nicemu.partials import Partial
 
 __version__ = "0.1.0"
@@ -46,6 +49,8 @@ _WHERE = {
     "FileFormatError": "errors",
     "ImageError": "errors",
     "NicemuError": "errors",
+    "OpError": "errors",
+    "StatusError": "errors",
     "WorkerLostError": "errors",
     "Fabric": "fabric",
     "Context": "image",
@@ -55,6 +60,8 @@ _WHERE = {
     "Nic": "nic",
     "ReduceResult": "nic",
     "Stream": "nic",
+    "ReduceOp": "op",
+    "reduce_op": "op",
     "Partial": "partials",
 }
 
@@ -75,15 +82,19 @@ __all__ = [
     "Machine",
     "Nic",
     "NicemuError",
+    "OpError",
     "Partial",
+    "ReduceOp",
     "ReduceResult",
     "Result",
+    "StatusError",
     "Stream",
     "WorkerLostError",
     "bfloat16",
     "float16",
     "float32",
     "kernel",
+    "reduce_op",
 ]
 
 

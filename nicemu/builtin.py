@@ -1,39 +1,59 @@
-"""The reduce ops that come with nicemu, as rows.
+"""The reduce ops that come with nicemu, written as anybody's are.
 
-Owns: their scalar functions, in LLVM IR.  How a row becomes an image is compile's task.
+Owns: their functions.  How they become images is op's and compile's task.
 """
 
 from __future__ import annotations
 
-from functools import cache
+from typing import Any
 
 import numpy as np
 
-from nicemu.compile import Op, compile_op
-from nicemu.dtypes import Format, format_of
+from nicemu.dtypes import Format
 from nicemu.errors import ArgumentError
 from nicemu.image import KernelImage
+from nicemu.op import ReduceOp, reduce_op
 
 __all__ = ["OPS", "kernel"]
 
-_ADD = "%r = fadd {T} %a, %b"
 
-# max and min are IEEE 754-2019 maximumNumber and minimumNumber, as the cores' vfmax and vfmin:
-# one NaN gives the other operand, -0 is below +0.
-OPS: dict[str, Op] = {
-    row.name: row
-    for row in (
-        Op("sum", merge=_ADD, adds=True),
-        Op("prod", merge="%r = fmul {T} %a, %b"),
-        Op("max", merge="%r = call {T} @llvm.maximumnum.{t}({T} %a, {T} %b)"),
-        Op("min", merge="%r = call {T} @llvm.minimumnum.{t}({T} %a, {T} %b)"),
-        Op("avg", merge=_ADD, finish="%r = call float @quotient(float %a, float %n)", adds=True),
-    )
-}
+@reduce_op(name="sum")
+def _sum(a: Any, b: Any) -> Any:
+    return a + b
+
+
+@reduce_op(name="avg")
+def _avg(a: Any, b: Any) -> Any:
+    return a + b
+
+
+@_avg.finish
+def _(a: Any, ctx: Any) -> Any:
+    return np.float64(a) / ctx.contributors  # rounded once to the result's format
+
+
+@reduce_op(name="prod")
+def _prod(a: Any, b: Any) -> Any:
+    return a * b
+
+
+# IEEE 754-2019 maximumNumber and minimumNumber, as the cores' vfmax and vfmin: one NaN gives the
+# other operand, -0 is below +0
+@reduce_op(name="max")
+def _max(a: Any, b: Any) -> Any:
+    return np.fmax(a, b)
+
+
+@reduce_op(name="min")
+def _min(a: Any, b: Any) -> Any:
+    return np.fmin(a, b)
+
+
+OPS: dict[str, ReduceOp] = {op.name: op for op in (_sum, _avg, _prod, _max, _min)}
 
 
 def kernel(op: str, element: str | np.dtype | type | Format, preset: str = "wide") -> KernelImage:
-    """The kernel image of a built-in op, built when first asked for and kept in the cache.
+    """The kernel image of a built-in op, made when first asked for and kept in the cache.
 
     Args:
         op: "sum", "prod", "max", "min" or "avg".
@@ -48,10 +68,4 @@ def kernel(op: str, element: str | np.dtype | type | Format, preset: str = "wide
     """
     if op not in OPS:
         raise ArgumentError(f"op {op!r} is unknown: use one of {', '.join(OPS)}")
-    row = element if isinstance(element, Format) else format_of(element)
-    return _image(op, row, preset)
-
-
-@cache
-def _image(op: str, element: Format, preset: str) -> KernelImage:
-    return compile_op(OPS[op], element, preset)
+    return OPS[op].image(element, preset)

@@ -22,18 +22,20 @@ from nicemu.algorithms import ALGORITHMS, Hosts, Piece, Pieces
 from nicemu.builtin import kernel
 from nicemu.collective import COLLECTIVES, Arrays, Collective, Out, Result, staged
 from nicemu.counters import FabricCounters
-from nicemu.dtypes import format_of
+from nicemu.dtypes import item_of
 from nicemu.errors import (
     ArgumentError,
     CollectiveError,
     FaultError,
     ImageError,
     NicemuError,
+    StatusError,
     WorkerLostError,
 )
 from nicemu.exchange import Exchange, RawPartial
 from nicemu.fabric import Fabric, Group, Ticket
 from nicemu.image import Context, KernelImage
+from nicemu.op import ReduceOp
 from nicemu.order import devices, leaves
 from nicemu.partials import Partial, Share, gather
 
@@ -129,7 +131,7 @@ class Handle:
 
 # ---- the communicator ----------------------------------------------------------------------------
 
-Op: TypeAlias = str | KernelImage
+Op: TypeAlias = str | ReduceOp | KernelImage
 
 
 class Options(TypedDict, total=False):
@@ -137,7 +139,7 @@ class Options(TypedDict, total=False):
 
     root: int
     out: Out
-    preset: str
+    preset: str | None
     algorithm: str | None
     partials: bool
     seed: int
@@ -294,7 +296,7 @@ class Communicator:
         *,
         root: int = 0,
         out: Out = None,
-        preset: str = "wide",
+        preset: str | None = None,
         algorithm: str | None = None,
         partials: bool = False,
         seed: int = 0,
@@ -307,12 +309,12 @@ class Communicator:
             arrays: one array per rank, all of one shape and dtype, or a 2-D array of rows; for
                 broadcast, the root's array.  They need not be contiguous, and may have any number
                 of elements, 0 too.  To be reduced they are float16, bfloat16 or float32.
-            op: "sum", "avg", "prod", "max", "min", or a kernel image.
+            op: name of a built-in op, a :class:`nicemu.ReduceOp`, or a kernel image.
             root: of reduce and broadcast.
             out: one array per rank that takes the result, of its shape and dtype, or the rows of
                 one array; contiguous or not.  It may be the input (in place) and overlap inputs,
                 but not another rank's output.  None makes new arrays.
-            preset: numerics of a named op: "wide", "per-hop" or "per-add".
+            preset: numerics: "wide", "per-hop" or "per-add"; None: the op's own, or "wide".
             algorithm: None takes the communicator's.
             partials: True keeps every device's partial sums in the result.
             seed: for stochastic ops.
@@ -339,7 +341,7 @@ class Communicator:
         if given[root].dtype.hasobject:
             raise ArgumentError("arrays of Python objects: use numbers, which frames can carry")
         image = _image(op, preset, given[0].dtype) if record.reduces else None
-        dtype = format_of(image.result).dtype if image else given[0].dtype
+        dtype = image.formats.result.dtype if image else given[0].dtype
         gives, takes = record.stretches(self.ranks, root, given[root].size)
         shape = record.shape(given[root].shape, self.ranks)
         values = record.targets(out, shape, dtype, self.ranks, root)
@@ -452,7 +454,7 @@ class Communicator:
                 return self._hosts.merge(
                     call.image, call.context, self.fabric.mtu, rank, pieces, last
                 )
-            except (FaultError, ImageError) as error:
+            except (FaultError, ImageError, StatusError) as error:
                 fault = error.fault if isinstance(error, FaultError) else None
                 raise CollectiveError(f"rank{rank}: {error}", fault=fault) from error
 
@@ -495,9 +497,9 @@ def _crossing(call: _Call, group: Group) -> int:
     if call.image is None:
         given = sum(depth[rank] * x.nbytes for rank, x in enumerate(call.inputs))
         return given + links * sum(x.nbytes for x in call.inputs)
-    result = format_of(call.image.result).size
+    result = call.image.formats.result.size
     up = sum(x.nbytes for x in call.inputs)
-    partial_ = (len(group.names) - 1) * format_of(call.image.partial).size
+    partial_ = (len(group.names) - 1) * call.image.formats.partial.size
     return up + call.inputs[0].size * (partial_ + links * result)
 
 
@@ -553,10 +555,12 @@ def _with_partials(result: Result, found: Sequence[Partial]) -> Result:
     return replace(result, partials=gather(found))
 
 
-def _image(op: str | KernelImage, preset: str, dtype: np.dtype) -> KernelImage:
-    if not isinstance(op, KernelImage):
-        return kernel(op, dtype, preset)
-    if format_of(op.element).dtype != dtype:
+def _image(op: Op, preset: str | None, dtype: np.dtype) -> KernelImage:
+    if isinstance(op, str):
+        return kernel(op, dtype, preset or "wide")
+    if isinstance(op, ReduceOp):
+        return op.image(dtype, preset)
+    if item_of(op.element).dtype != dtype:
         raise ArgumentError(f"arrays of {dtype}: the image of {op.op} takes {op.element}")
     return op
 

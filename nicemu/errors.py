@@ -19,6 +19,8 @@ __all__ = [
     "FileFormatError",
     "ImageError",
     "NicemuError",
+    "OpError",
+    "StatusError",
     "WorkerLostError",
 ]
 
@@ -37,6 +39,23 @@ class FileFormatError(NicemuError, ValueError):
 
 class ImageError(NicemuError):
     """A kernel image cannot be built or loaded."""
+
+
+class OpError(NicemuError):
+    """A reduce op cannot be used as it is written; the message says where, why and what to do."""
+
+
+class StatusError(NicemuError):
+    """The code of a reduce op raised an exception, or returned a status other than 0, on a core.
+
+    Attributes:
+        status: what it returned.
+    """
+
+    def __init__(self, message: str, status: int) -> None:
+        """Remember the status."""
+        super().__init__(message)
+        self.status = status
 
 
 @dataclass(frozen=True)

@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 
 from nicemu._nicemu import ffi
-from nicemu.dtypes import Format, format_of
+from nicemu.dtypes import Item
 from nicemu.errors import ArgumentError
 from nicemu.image import Context, KernelImage
 from nicemu.nic import kinds_of
-from nicemu.packet import elements
+from nicemu.packet import element_of
 
 __all__ = ["SECOND", "Exchange", "Job", "RawPartial", "rows"]
 
@@ -66,13 +66,9 @@ class Exchange:
             raise ArgumentError(
                 f"image is {type(self.image).__name__}: pass a KernelImage, or None"
             )
-        element, result = (
-            (format_of(self.image.element), format_of(self.image.result))
-            if self.image
-            else (None, None)
-        )
-        _check(self.inputs, workers, element, "input")
-        _check(self.outputs, workers, result, "output")
+        formats = self.image.formats if self.image else None
+        _check(self.inputs, workers, formats.element if formats else None, "input")
+        _check(self.outputs, workers, formats.result if formats else None, "output")
         if self.image:
             sizes = {None if x is None else x.size for x in self.inputs}
             if len(sizes) > 1 or None in sizes:
@@ -112,21 +108,24 @@ class Exchange:
             chunk: elements of a full chunk.
             devices: name -> number of those that take part.
         """
-        codes = elements()
-        types = [codes[format_of(n).alias].code for n in (image.element, image.partial)]
+        formats = image.formats
+        parts = [
+            _Part.of(formats.result, output, stretch, chunk, self.whole)
+            for output, stretch in zip(self.outputs, self.stretches(), strict=True)
+        ]
         records = self.records(image, chunk, devices) if self.partials else {}
         described = {
             "kinds": kinds_of(image, entries),
             "emit": entries["emit"][1],
             "finish": entries["finish"][1],
-            "types": types,
-            "result_type": codes[format_of(image.result).alias].code,
-            "accumulator_bytes": format_of(image.accumulator).size,
-            "result_bytes": format_of(image.result).size,
+            "types": [element_of(item).code for item in (formats.element, formats.partial)],
+            "result_type": element_of(formats.result).code,
+            "accumulator_bytes": formats.accumulator.size,
+            "result_bytes": formats.result.size,
             "chunk": chunk,
             "count": self.whole,
         }
-        return self._job(described, 1, records, devices)
+        return self._job(described, parts, records, devices)
 
     def movement(self, chunk: int) -> Job:
         """The C description of a movement, counted in bytes; the exchange is checked.
@@ -146,18 +145,23 @@ class Exchange:
             # nothing to move: one empty chunk, for which all wait
             "blocks": blocks if sum(sizes) else ffi.NULL,
         }
-        return self._job(described, item, {}, {})
+        parts = [
+            _Part(None, output, output, range(begin * item, end * item))
+            for output, (begin, end) in zip(self.outputs, self.stretches(), strict=True)
+        ]
+        return self._job(described, parts, {}, {})
 
     def records(
         self, image: KernelImage, chunk: int, devices: Iterable[str]
     ) -> dict[str, RawPartial]:
         """Room for the partial sums of devices, in full chunks of so many elements."""
-        workers, whole, partial = len(self.inputs), self.whole, format_of(image.partial)
+        workers, whole, item = len(self.inputs), self.whole, image.formats.partial
         chunks = -(-whole // chunk)
         return {
             name: RawPartial(
                 device=name,
-                values=np.zeros(whole, partial.dtype),
+                item=item,
+                stored=np.zeros(whole * item.size // item.stored.itemsize, item.stored),
                 chunk=chunk,
                 times=np.zeros(chunks, np.uint64),
                 words=np.zeros((chunks, -(-workers // 64)), np.uint64),
@@ -169,23 +173,21 @@ class Exchange:
     def _job(
         self,
         described: dict[str, Any],
-        item: int,
+        parts: list[_Part],
         records: dict[str, RawPartial],
         devices: Mapping[str, int],
     ) -> Job:
-        """The rest of the description; in it an element counts as ``item``."""
-        stretches = self.stretches()
+        """The rest of the description."""
         pointers = {
             "inputs": _addresses(self.inputs),
-            "outputs": _addresses(self.outputs),
-            "from": ffi.new("uint64_t[]", [start * item for start, _ in stretches]),
-            "to": ffi.new("uint64_t[]", [stop * item for _, stop in stretches]),
+            "outputs": _addresses([part.stored for part in parts]),
+            "from": ffi.new("uint64_t[]", [part.span.start for part in parts]),
+            "to": ffi.new("uint64_t[]", [part.span.stop for part in parts]),
             "records": rows(records, devices),
         }
         rest = {"workers": len(self.inputs), "context": list(self.context.pack())}
         handle = ffi.new("nicemu_exchange *", {**described, **pointers, **rest})
-        keep = (described, pointers, list(self.inputs), list(self.outputs))
-        return Job(handle, keep, records)
+        return Job(handle, (described, pointers, list(self.inputs)), parts, records)
 
 
 @dataclass(frozen=True)
@@ -194,7 +196,9 @@ class RawPartial:
 
     Attributes:
         device: its name.
-        values: shape (count,), of the image's partial dtype; what no chunk says is there is 0.
+        item: what partial sums consist of.
+        stored: as devices have them: of one number shape (count,), else bytes; what no chunk says
+            is there is 0.
         chunk: elements of a full chunk.
         times: per chunk, when it was there, in picoseconds; 0: it is not there.
         words: shape (chunks, words): who is in each chunk, bit w of a row = worker w of the group.
@@ -202,11 +206,17 @@ class RawPartial:
     """
 
     device: str
-    values: np.ndarray = field(repr=False)
+    item: Item
+    stored: np.ndarray = field(repr=False)
     chunk: int
     times: np.ndarray = field(repr=False)
     words: np.ndarray = field(repr=False)
     workers: int
+
+    @property
+    def values(self) -> np.ndarray:
+        """Shape (count,), of the image's partial dtype."""
+        return self.item.unpack(self.stored, self.chunk)
 
     @property
     def members(self) -> np.ndarray:
@@ -219,12 +229,54 @@ class RawPartial:
         there, words = self.times != 0, self.words
         differ = (there[1:] != there[:-1]) | (words[1:] != words[:-1]).any(axis=1)
         edges = [0, *(1 + np.flatnonzero(differ)).tolist(), there.size]
-        members = self.members
+        members, count = self.members, self.stored.nbytes // self.item.size
         for begin, end in pairwise(edges):
             if there[begin:end].any():
-                elements = range(begin * self.chunk, min(end * self.chunk, self.values.size))
+                elements = range(begin * self.chunk, min(end * self.chunk, count))
                 ranks = tuple(np.flatnonzero(members[begin]).tolist())
                 yield elements, ranks, int(self.times[begin:end].max()) / SECOND
+
+
+@dataclass(frozen=True)
+class _Part:
+    """What a worker gets of the result: as the C core writes it, and as the caller has it.
+
+    The core writes numbers, and bytes that are moved, straight into the caller's array; records
+    are unpacked from whole chunks at the end.
+
+    Attributes:
+        item: of records what they consist of; else None.
+        output: the caller's array, or None.
+        stored: what the core writes to.
+        span: which elements of the whole go there.
+        begin: of records the index in ``stored`` of the output's first.
+        chunk: elements of a full chunk.
+    """
+
+    item: Item | None
+    output: np.ndarray | None
+    stored: np.ndarray | None
+    span: range
+    begin: int = 0
+    chunk: int = 1
+
+    @classmethod
+    def of(
+        cls, item: Item, output: np.ndarray | None, stretch: tuple[int, int], chunk: int, whole: int
+    ) -> _Part:
+        """Of a result of items, a stretch of a whole that comes in chunks."""
+        first, behind = stretch
+        if output is None or item.scalar:
+            return cls(None, output, output, range(first, behind))
+        span = range(first // chunk * chunk, min(-(-behind // chunk) * chunk, whole))
+        stored = np.zeros(len(span) * item.size, np.uint8)
+        return cls(item, output, stored, span, first - span.start, chunk)
+
+    def unpack(self) -> None:
+        """Fill the caller's array with records."""
+        if self.item is not None and self.output is not None and self.stored is not None:
+            items = self.item.unpack(self.stored, self.chunk)
+            self.output[...] = items[self.begin : self.begin + self.output.size]
 
 
 @dataclass(frozen=True)
@@ -234,12 +286,19 @@ class Job:
     Attributes:
         handle: the ``nicemu_exchange *``.
         keep: memory that it points to.
+        parts: where each worker's part of the result goes.
         records: device -> its partial sums, which the core writes; none where not asked for.
     """
 
     handle: Any
     keep: tuple[object, ...]
+    parts: list[_Part]
     records: dict[str, RawPartial]
+
+    def unpack(self) -> None:
+        """The result is there: fill the callers' arrays."""
+        for part in self.parts:
+            part.unpack()
 
 
 def rows(records: Mapping[str, RawPartial], devices: Mapping[str, int]) -> Any:
@@ -254,26 +313,24 @@ def rows(records: Mapping[str, RawPartial], devices: Mapping[str, int]) -> Any:
     out = ffi.new("nicemu_record[]", 1 + max(devices.values()))
     for name, record in records.items():
         row = out[devices[name]]
-        row.values = ffi.cast("void *", record.values.ctypes.data)
+        row.values = ffi.cast("void *", record.stored.ctypes.data)
         row.times = ffi.cast("uint64_t *", record.times.ctypes.data)
         row.members = ffi.cast("uint64_t *", record.words.ctypes.data)
     return out
 
 
-def _check(
-    arrays: Sequence[np.ndarray | None], workers: int, row: Format | None, what: str
-) -> None:
+def _check(arrays: Sequence[np.ndarray | None], workers: int, item: Item | None, what: str) -> None:
     if len(arrays) != workers:
         raise ArgumentError(f"{len(arrays)} {what}s for {workers} workers: one each")
     for i, array in enumerate(arrays):
         if array is None:
             continue
         good = isinstance(array, np.ndarray) and array.ndim == 1 and array.flags.c_contiguous
-        if not good or array.dtype.hasobject or (row is not None and array.dtype != row.dtype):
+        if not good or array.dtype.hasobject or (item is not None and array.dtype != item.dtype):
             raise ArgumentError(
                 f"{what} {i} is {getattr(array, 'dtype', type(array).__name__)} of shape "
                 f"{getattr(array, 'shape', None)}: use a contiguous 1-D array"
-                + f" of {row.name if row else 'what frames can carry'}"
+                + f" of {item or 'what frames can carry'}"
             )
         if what == "output" and not array.flags.writeable:
             raise ArgumentError(f"output {i} is not writeable: pass another array")

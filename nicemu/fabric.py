@@ -21,7 +21,6 @@ from nicemu import _core
 from nicemu._core import Counters
 from nicemu._nicemu import ffi, lib
 from nicemu.counters import FabricCounters, LinkCounters, Replay
-from nicemu.dtypes import format_of
 from nicemu.errors import (
     ArgumentError,
     CapacityError,
@@ -224,10 +223,7 @@ class Group:
         """Elements of a full chunk of that op; bytes, where payloads are moved."""
         if image is None:
             return self.fabric.mtu
-        sizes = [format_of(image.element).size, format_of(image.result).size]
-        if len(self.names) > 1:  # partial sums cross a link
-            sizes.append(format_of(image.partial).size)
-        return self.fabric.mtu // max(sizes)
+        return self.fabric.mtu // image.formats.row_bytes(partials=len(self.names) > 1)
 
     def start(self, exchange: Exchange) -> Ticket:
         """Begin an exchange; several may be in flight, and end in any order.
@@ -519,6 +515,8 @@ class Fabric:
                 self._end(ticket, CollectiveError("the group was closed"))
 
     def _end(self, ticket: Ticket, error: NicemuError | None) -> None:
+        if error is None and ticket._job is not None:
+            ticket._job.unpack()
         ticket.done = True
         ticket.error = error
         ticket.time = self.now
@@ -646,8 +644,11 @@ class Fabric:
         if news.node:
             where = f"{self._name_of(news.node)}, core {news.core}, chunk {news.chunk}"
             fault = _core.stop_of(news.core, news.stop).fault()
-            what = f"a handler returned status {news.status}" if fault is None else str(fault)
-            return CollectiveError(f"{where}: {what}", fault=fault)
+            if fault is not None:
+                return CollectiveError(f"{where}: {fault}", fault=fault)
+            image = ticket.exchange.image
+            assert image is not None  # handlers run for reductions only
+            return CollectiveError(f"{where}: {image.op} {image.status_text(news.status)}")
         ranks = tuple(
             rank
             for i, rank in enumerate(ticket._group.ranks)

@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from nicemu.dtypes import FORMATS, Format, format_of
+from nicemu.dtypes import GRADIENTS, Format, format_of
 from nicemu.errors import FileFormatError, NicemuError
 from nicemu.files import WholeFile, refuse, spare
 
@@ -28,8 +28,8 @@ __all__ = ["SUFFIXES", "Gradients", "Output", "read", "read_group", "worker_file
 
 SUFFIXES = (".safetensors", ".npz", ".npy")
 UNNAMED = ""  # the key of the single array of an .npy file
-SAFETENSORS_DTYPES = {f.alias.upper(): f for f in FORMATS}  # "F16", "BF16", ...
-SUPPORTED = ", ".join(f.name for f in FORMATS)
+SAFETENSORS_DTYPES = {f.alias.upper(): f for f in GRADIENTS}  # "F16", "BF16", ...
+SUPPORTED = ", ".join(f.name for f in GRADIENTS)
 
 MOST_NAME = 65535  # bytes of the name of a member of a zip file
 MOST_DEFLATE = 1032  # bytes that one byte of a deflate stream can stand for (zlib's manual)
@@ -137,7 +137,7 @@ def read(path: str | Path, dtype: str | None = None) -> Gradients:
         ArgumentError: ``dtype`` is unknown.
     """
     path = Path(path)
-    wanted = format_of(dtype) if dtype is not None else None
+    wanted = format_of(dtype, GRADIENTS) if dtype is not None else None
     if path.suffix not in SUFFIXES:
         refuse(path, f"suffix {path.suffix!r} is unknown", f"use {', '.join(SUFFIXES)}")
     if not _is(path, Path.is_file):
@@ -204,7 +204,7 @@ def _format(path: Path, arrays: Mapping[str, Array], wanted: Format | None) -> F
                 )
             fmt = wanted
         else:
-            rows = [f for f in FORMATS if f.dtype == dtype.newbyteorder("=")]
+            rows = [f for f in GRADIENTS if f.dtype == dtype.newbyteorder("=")]
             if not rows:
                 refuse(
                     path,

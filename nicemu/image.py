@@ -8,17 +8,18 @@ running it nic's.
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import re
 import struct
 import tempfile
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from types import MappingProxyType
 
-from nicemu.dtypes import FORMATS, Format, format_of
+from nicemu.dtypes import Format, Item, format_of, item_of
 from nicemu.errors import ArgumentError, ImageError
 
 __all__ = [
@@ -31,6 +32,7 @@ __all__ = [
     "PRESETS",
     "REQUIRED",
     "Context",
+    "Formats",
     "KernelImage",
     "cache_dir",
     "cached",
@@ -68,8 +70,7 @@ class Context:
     """What a handler may know about the call; defined by the collective, never by arrival.
 
     Attributes:
-        contributors: workers whose elements are in the accumulator once the call is done; avg's
-            finish divides by it (1 or more; exact up to 2**24, rounded to float32 above).
+        contributors: workers whose elements are in the accumulator once the call is done.
         rank: of the worker the payload comes from; of a fan-in call, of its first payload.
         device: number of the device that runs the handler.
         child: index of the payload's child at this device; of a fan-in call, of its first.
@@ -105,17 +106,47 @@ class Context:
         return bytes(block)
 
 
-# ---- presets -----------------------------------------------------------------------------------
-# preset: (accumulator, partial); None = the element's own format
-PRESETS: dict[str, tuple[str | None, str | None]] = {
-    "wide": ("float32", "float32"),
-    "per-hop": ("float32", None),
-    "per-add": (None, None),
+# ---- what an image is made for -------------------------------------------------------------------
+#: preset: (accumulator, partial); "wide": float32, or the element's own format where that is wider
+#: or no float; "element": the element's own
+PRESETS: dict[str, tuple[str, str]] = {
+    "wide": ("wide", "wide"),
+    "per-hop": ("wide", "element"),
+    "per-add": ("element", "element"),
 }
 
 
-def preset_formats(element: str | Format, preset: str) -> tuple[Format, Format, Format, Format]:
-    """Element, accumulator, partial and result format of a preset.
+@dataclass(frozen=True)
+class Formats:
+    """What an image's payloads, accumulators and results consist of.
+
+    Attributes:
+        element: of a worker.
+        accumulator: in the slot.
+        partial: of partial sums, between devices.
+        result: of the whole.
+    """
+
+    element: Item
+    accumulator: Item
+    partial: Item
+    result: Item
+
+    def row_bytes(self, partials: bool) -> int:
+        """Bytes by which a chunk's elements are counted, so that each message is one payload.
+
+        A device's memory has room for accumulators and partial sums of twice a payload.
+
+        Args:
+            partials: whether partial sums cross a link.
+        """
+        kept = max(self.accumulator.size, self.partial.size)
+        sizes = [self.element.size, self.result.size, -(-kept // 2)]
+        return max(*sizes, self.partial.size if partials else 0)
+
+
+def preset_formats(element: str | Format, preset: str) -> Formats:
+    """The formats of a preset, each one number.
 
     Raises:
         ArgumentError: unknown element format or preset.
@@ -123,21 +154,22 @@ def preset_formats(element: str | Format, preset: str) -> tuple[Format, Format, 
     row = element if isinstance(element, Format) else format_of(element)
     if preset not in PRESETS:
         raise ArgumentError(f"preset {preset!r} is unknown: use one of {', '.join(PRESETS)}")
-    accumulator, partial = PRESETS[preset]
-    return row, format_of(accumulator or row.name), format_of(partial or row.name), row
+    wide = format_of("float32") if row.kind == "float" and row.size < 4 else row
+    own = item_of(row)
+    chosen = {"wide": item_of(wide), "element": own}
+    accumulator, partial = (chosen[which] for which in PRESETS[preset])
+    return Formats(own, accumulator, partial, own)
 
 
 # ---- the image -----------------------------------------------------------------------------------
 MAX_CODE = 1 << 20
-_NAME = re.compile(r"[a-z][a-z0-9_-]{0,31}")
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,31}")
 _MAGIC = b"nicemu-k"
-_LAYOUT = 1
-# magic, layout version, ABI version, file bytes, code bytes, entries, zero
-_HEADER = struct.Struct("<8sHHIIHH")
-_NAMES = ("op", "preset", "element", "accumulator", "partial", "result")
-_TEXT = struct.Struct("<32s")
-_ENTRY = struct.Struct("<12sI")
+_LAYOUT = 2
+# magic, layout version, ABI version, file bytes, text bytes, code bytes
+_HEADER = struct.Struct("<8sHHIII")
 _DIGEST = 32
+_TYPES = tuple(field.name for field in fields(Formats))
 
 
 @dataclass(frozen=True)
@@ -147,9 +179,12 @@ class KernelImage:
     Attributes:
         op: name of the reduce op.
         preset: name of the numerics preset.
-        element, accumulator, partial, result: format names (rows of nicemu.dtypes).
+        element, accumulator, partial, result: what items are, as text: ``float32``, or
+            ``value:float32 index:int64`` (nicemu.dtypes.item_of reads it).
         code: the machine code; it needs no relocation and is at most 1 MiB.
         entries: entry name -> offset in ``code``; two entries may share an offset.
+        statuses: what it means when an entry returns 1, 2, ...
+        notes: what the op's author should know of how it was compiled.
         abi: version of the calling convention.
 
     Raises:
@@ -164,6 +199,8 @@ class KernelImage:
     result: str
     code: bytes = field(repr=False)
     entries: Mapping[str, int] = field(hash=False)
+    statuses: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
     abi: int = ABI_VERSION
 
     def __post_init__(self) -> None:
@@ -174,14 +211,16 @@ class KernelImage:
             text = getattr(self, name)
             if not (isinstance(text, str) and _NAME.fullmatch(text)):
                 raise ImageError(
-                    f"image {name} {getattr(self, name)!r}: use 1..32 of a-z 0-9 _ -, letter first"
+                    f"image {name} {text!r}: use 1..32 letters, digits, _ and -, no digit first"
                 )
-        known = [f.name for f in FORMATS]
-        for name in ("element", "accumulator", "partial", "result"):
-            if getattr(self, name) not in known:
-                raise ImageError(
-                    f"image {name} format {getattr(self, name)!r}: use one of {', '.join(known)}"
-                )
+        for name in _TYPES:
+            text = getattr(self, name)
+            try:
+                same = isinstance(text, str) and str(item_of(text)) == text
+            except ArgumentError as error:
+                raise ImageError(f"image {name} {text!r}: {error}") from error
+            if not same:
+                raise ImageError(f"image {name} {text!r}: write formats by their full names")
         if not isinstance(self.code, bytes | bytearray | memoryview):
             raise ImageError(f"image code is {type(self.code).__name__}: use bytes")
         object.__setattr__(self, "code", bytes(self.code))
@@ -195,15 +234,30 @@ class KernelImage:
         for entry, offset in self.entries.items():
             if entry not in ENTRIES:
                 raise ImageError(f"image entry {entry!r} is unknown: use {', '.join(ENTRIES)}")
-            if not isinstance(offset, int) or offset % 2 or not 0 <= offset < len(self.code):
+            if type(offset) is not int or offset % 2 or not 0 <= offset < len(self.code):
                 raise ImageError(
                     f"image entry {entry!r} at {offset!r}: use an even offset inside the code"
                 )
         object.__setattr__(self, "entries", MappingProxyType(dict(self.entries)))
+        for name in ("statuses", "notes"):
+            texts = tuple(getattr(self, name))
+            if not all(isinstance(text, str) and text.isprintable() for text in texts):
+                raise ImageError(f"image {name} {texts!r}: use texts of one line")
+            object.__setattr__(self, name, texts)
+
+    @property
+    def formats(self) -> Formats:
+        """What its payloads, accumulators and results consist of."""
+        return Formats(*(item_of(getattr(self, name)) for name in _TYPES))
 
     def fan_ins(self, entry: str = "acc") -> tuple[int, ...]:
         """How many payloads one call of ``entry`` can take, ascending; 1 is always among them."""
         return (1, *(k for k in FAN_INS if f"{entry}{k}" in self.entries))
+
+    def status_text(self, status: int) -> str:
+        """What a status means that an entry returned."""
+        known = 1 <= status <= len(self.statuses)
+        return f"raised {self.statuses[status - 1]}" if known else f"returned status {status}"
 
     def __reduce__(self) -> tuple[Callable[[bytes], KernelImage], tuple[bytes]]:
         """Pickled and copied as its file."""
@@ -211,13 +265,14 @@ class KernelImage:
 
     def to_bytes(self) -> bytes:
         """The image as a file: layout in guide/images.md, checked by :meth:`from_bytes`."""
-        texts = b"".join(_TEXT.pack(getattr(self, name).encode()) for name in _NAMES)
-        entries = b"".join(_ENTRY.pack(n.encode(), at) for n, at in sorted(self.entries.items()))
-        total = _HEADER.size + len(texts) + len(entries) + len(self.code) + _DIGEST
-        header = _HEADER.pack(
-            _MAGIC, _LAYOUT, self.abi, total, len(self.code), len(self.entries), 0
-        )
-        body = header + texts + entries + self.code
+        described = {
+            row.name: getattr(self, row.name) for row in fields(self) if row.name != "code"
+        }
+        described["entries"] = dict(self.entries)
+        text = json.dumps(described, sort_keys=True).encode()
+        total = _HEADER.size + len(text) + len(self.code) + _DIGEST
+        header = _HEADER.pack(_MAGIC, _LAYOUT, self.abi, total, len(text), len(self.code))
+        body = header + text + self.code
         return body + hashlib.sha256(body).digest()
 
     @classmethod
@@ -228,38 +283,29 @@ class KernelImage:
             ImageError: truncated, damaged, of another version, or with a field out of range.
         """
         data = bytes(data)
-        fixed = _HEADER.size + len(_NAMES) * _TEXT.size
-        if len(data) < fixed + _DIGEST:
+        if len(data) < _HEADER.size + _DIGEST:
             raise ImageError(f"image of {len(data)} bytes is too short: build it again")
-        magic, layout, abi, total, code_size, count, _ = _HEADER.unpack_from(data)
+        magic, layout, abi, total, text_size, code_size = _HEADER.unpack_from(data)
         if magic != _MAGIC:
             raise ImageError(f"image begins with {magic!r} and not {_MAGIC!r}: not a kernel image")
         if layout != _LAYOUT:
             raise ImageError(f"image layout version {layout}: this release reads {_LAYOUT}")
-        code_at = fixed + count * _ENTRY.size
+        if abi != ABI_VERSION:
+            raise ImageError(f"image ABI version {abi}: this release runs {ABI_VERSION}")
+        code_at = _HEADER.size + text_size
         if total != len(data) or total != code_at + code_size + _DIGEST:
             raise ImageError(f"image sizes do not add up to its {len(data)} bytes: build it again")
         if hashlib.sha256(data[:-_DIGEST]).digest() != data[-_DIGEST:]:
             raise ImageError("image is damaged (SHA-256 differs): build it again")
-        texts = {
-            name: _text(_TEXT.unpack_from(data, _HEADER.size + i * _TEXT.size)[0])
-            for i, name in enumerate(_NAMES)
-        }
-        raw = (_ENTRY.unpack_from(data, fixed + i * _ENTRY.size) for i in range(count))
-        image = cls(
-            **texts,
-            code=data[code_at : code_at + code_size],
-            entries={_text(entry): offset for entry, offset in raw},
-            abi=abi,
-        )
-        if image.to_bytes() != data:  # entries twice or not sorted, padding not zero
+        try:
+            described = json.loads(data[_HEADER.size : code_at])
+            image = cls(**described, code=data[code_at:-_DIGEST])
+            same = image.to_bytes() == data
+        except (ValueError, TypeError, AttributeError, RecursionError) as error:
+            raise ImageError(f"image's description is not as nicemu writes it ({error})") from error
+        if not same:
             raise ImageError("image is not as nicemu writes it: build it again")
         return image
-
-
-def _text(raw: bytes) -> str:
-    """The text of a field that is padded with zeros."""
-    return raw.partition(b"\0")[0].decode("ascii", errors="replace")
 
 
 # ---- the cache -----------------------------------------------------------------------------------

@@ -34,8 +34,8 @@ import numpy as np
 from nicemu import _core
 from nicemu._core import Cores, Counters, Stop
 from nicemu._nicemu import ffi, lib
-from nicemu.dtypes import Format, format_of
-from nicemu.errors import ArgumentError, FaultError, ImageError
+from nicemu.dtypes import Item, item_of
+from nicemu.errors import ArgumentError, FaultError, ImageError, StatusError
 from nicemu.image import ALIGNMENT, CONTEXT_SIZE, FAN_INS, MAX_CODE, REQUIRED, Context, KernelImage
 from nicemu.machine import Machine
 from nicemu.machine import machine as machine_of
@@ -161,7 +161,7 @@ def kinds_of(image: KernelImage, entries: dict[str, list[int]]) -> list[dict[str
         entries: what :meth:`Nic.place` says of it.
     """
     return [
-        {"fresh": entries[fresh], "more": entries[more], "bytes": format_of(name).size}
+        {"fresh": entries[fresh], "more": entries[more], "bytes": item_of(name).size}
         for fresh, more, name in (("first", "acc", image.element), ("load", "merge", image.partial))
     ]
 
@@ -401,7 +401,7 @@ class Nic:
             raise ArgumentError(
                 f"entry {entry!r} is not in the image: use {', '.join(image.entries)}"
             )
-        accumulator_format = format_of(image.accumulator)
+        formats = image.formats
         wanted = 0 if entry in LEAVING else int(entry.lstrip(ascii_lowercase) or 1)
         if len(payloads) != wanted:
             raise ArgumentError(f"entry {entry!r} with {len(payloads)} payloads: it takes {wanted}")
@@ -411,11 +411,10 @@ class Nic:
                 raise ArgumentError("count is not given: pass count, payloads or accumulator")
             count = _array(first, "a payload or accumulator").size
         scratch, arguments, stack = self._bases(self._checked(core))
-        name = image.partial if entry.startswith(("load", "merge")) else image.element
-        payload = format_of(name)
+        payload = formats.partial if entry.startswith(("load", "merge")) else formats.element
         layout = self._layout(index(count), image, wanted, payload)
         if accumulator is not None:
-            self._put(scratch, accumulator, accumulator_format, count, core)
+            self._put(scratch, accumulator, formats.accumulator, count, core)
         pointers = [scratch + layout.destination]
         if wanted:
             pointers = [scratch + layout.payloads + i * layout.room for i in range(wanted)]
@@ -433,28 +432,29 @@ class Nic:
         self._raise_fault(stop, f"entry {entry!r} of {image.op}")
         output = None
         if entry in LEAVING:
-            out_format = format_of(getattr(image, LEAVING[entry]))
-            output = self._get(pointers[0], out_format, count, core)
+            output = self._get(pointers[0], getattr(formats, LEAVING[entry]), count, core)
         return Handled(
             status=int(self._cores.x(core)[10]),
-            accumulator=self._get(scratch, accumulator_format, count, core),
+            accumulator=self._get(scratch, formats.accumulator, count, core),
             output=output,
             instructions=stop.instructions,
             elements=stop.elements,
         )
 
-    def _put(self, address: int, values: np.ndarray, row: Format, count: int, core: int) -> None:
+    def _put(self, address: int, values: np.ndarray, item: Item, count: int, core: int) -> None:
         values = _array(values, "a payload or accumulator")
-        if values.dtype != row.dtype or values.shape != (count,):
+        if values.dtype != item.dtype or values.shape != (count,):
             raise ArgumentError(
                 f"array of shape {values.shape} and dtype {values.dtype}: this entry takes "
-                f"({count},) of {row.name}"
+                f"({count},) of {item}"
             )
-        self._cores.write(address, np.ascontiguousarray(values).tobytes(), core)
+        packed = item.pack(np.ascontiguousarray(values), max(count, 1))
+        self._cores.write(address, packed.tobytes(), core)
 
-    def _get(self, address: int, row: Format, count: int, core: int) -> np.ndarray:
-        data = self._cores.read(address, count * row.size, core)
-        return np.frombuffer(data, row.dtype).copy()
+    def _get(self, address: int, item: Item, count: int, core: int) -> np.ndarray:
+        data = self._cores.read(address, count * item.size, core)
+        stored = np.frombuffer(data, item.stored).copy()
+        return item.unpack(stored, max(count, 1))
 
     def _raise_fault(self, stop: Stop, context: str) -> None:
         fault = stop.fault()
@@ -463,14 +463,15 @@ class Nic:
 
     # ---- whole streams ---------------------------------------------------------------------------
 
-    def _layout(self, count: int, image: KernelImage, payloads: int, payload: Format) -> _Layout:
+    def _layout(self, count: int, image: KernelImage, payloads: int, payload: Item) -> _Layout:
         """Where accumulator, payloads and destination of a chunk lie in a scratchpad slice."""
         m = self.machine
         room = max(-(-count * payload.size // LINE) * LINE, LINE)
-        accumulator = -(-count * format_of(image.accumulator).size // LINE) * LINE
+        formats = image.formats
+        accumulator = -(-count * formats.accumulator.size // LINE) * LINE
         slots = max(payloads, 1)
         destination = accumulator + slots * room
-        leaving = max(format_of(image.partial).size, format_of(image.result).size)
+        leaving = max(formats.partial.size, formats.result.size)
         total = destination + count * leaving
         if slots > m.max_fan_in:
             raise ArgumentError(f"{payloads} payloads: this machine takes {m.max_fan_in} at once")
@@ -518,13 +519,14 @@ class Nic:
         Raises:
             ArgumentError: no stream, or arrays, ``out`` or payload that do not fit.
             FaultError: a handler trapped or used up its budget (of several: the first chunk).
-            ImageError: no image is loaded, or a handler returned a nonzero status.
+            ImageError: no image is loaded.
+            StatusError: the op's code raised an exception, or a handler returned a status.
         """
         self._check_idle()
         image = self.image
         if leave not in LEAVING:
             raise ArgumentError(f"leave {leave!r} is unknown: use one of {', '.join(LEAVING)}")
-        leaving = format_of(getattr(image, LEAVING[leave]))
+        leaving = getattr(image.formats, LEAVING[leave])
         inputs = self._inputs(streams, context or Context())
         widest = max(leaving.size, *(s.values.itemsize for s in inputs))
         if not widest <= index(payload) <= self.machine.max_payload:
@@ -534,11 +536,12 @@ class Nic:
         count, chunk = int(inputs[0].values.size), payload // widest
         values = np.empty(count, leaving.dtype) if out is None else out
         self._check_result(values, inputs, leaving)
+        raw = values if leaving.scalar else np.empty(count * leaving.size, np.uint8)
         context = context or Context()
         workers = sum(s.contributors for s in inputs)
         context = replace(context, group=max(context.group, workers))
         job, keep = self._job(
-            inputs, values, chunk, self._placed[image.code] + image.entries[leave], context
+            inputs, raw, leaving, chunk, self._placed[image.code] + image.entries[leave], context
         )
         chunks = -(-count // chunk)
         before = [self._cores.work(i) for i in range(self.machine.cores)]
@@ -547,13 +550,15 @@ class Nic:
         with self._spread() as spread:
             for begin in range(0, chunks, batch):
                 end = min(begin + batch, chunks)
-                self._run_batch(spread, job, (keep, values), begin, end)
+                self._run_batch(spread, job, (keep, raw), begin, end)
                 if progress is not None:
                     self._telling = True
                     try:
                         progress(min(end * chunk, count))
                     finally:
                         self._telling = False
+        if raw is not values:
+            values[...] = leaving.unpack(raw, chunk)
         seconds = time.perf_counter() - start
         return ReduceResult(
             values=values,
@@ -582,16 +587,16 @@ class Nic:
             raise ArgumentError("no streams: pass one array per worker")
         for i, stream in enumerate(streams):
             values = _array(stream.values, f"stream {i}")
-            row = format_of(image.partial if stream.partial else image.element)
+            item = item_of(image.partial if stream.partial else image.element)
             if (
                 values.ndim != 1
-                or values.dtype != row.dtype
+                or values.dtype != item.dtype
                 or values.size != streams[0].values.size
             ):
                 what = "partial sums" if stream.partial else "elements"
                 raise ArgumentError(
                     f"stream {i} has shape {values.shape} and dtype {values.dtype}: the image "
-                    f"takes 1-D arrays of {row.name} as {what}, all of {streams[0].values.size}"
+                    f"takes 1-D arrays of {item} as {what}, all of {streams[0].values.size}"
                 )
             for name in ("rank", "contributors"):
                 if not 0 <= getattr(stream, name) < 1 << 32:
@@ -600,13 +605,13 @@ class Nic:
                     )
         return [replace(s, values=np.ascontiguousarray(s.values)) for s in streams]
 
-    def _check_result(self, out: np.ndarray, inputs: list[Stream], leaving: Format) -> None:
+    def _check_result(self, out: np.ndarray, inputs: list[Stream], leaving: Item) -> None:
         _array(out, "out")
         count = inputs[0].values.size
         if out.shape != (count,) or out.dtype != leaving.dtype:
             raise ArgumentError(
                 f"out has shape {out.shape} and dtype {out.dtype}: the result is "
-                f"({count},) of {leaving.name}"
+                f"({count},) of {leaving}"
             )
         if not (out.flags.c_contiguous and out.flags.writeable):
             raise ArgumentError("out is not contiguous or not writeable: pass a plain array")
@@ -628,24 +633,31 @@ class Nic:
         return table
 
     def _job(
-        self, inputs: list[Stream], values: np.ndarray, chunk: int, leave: int, context: Context
+        self,
+        inputs: list[Stream],
+        raw: np.ndarray,
+        leaving: Item,
+        chunk: int,
+        leave: int,
+        context: Context,
     ) -> tuple[Any, list[object]]:
         """The C description of a reduction, and what must outlive it."""
         image = self.image
-        widest = max((format_of(image.partial if s.partial else image.element) for s in inputs),
-                     key=lambda row: row.size)  # fmt: skip
+        items = [item_of(image.partial if s.partial else image.element) for s in inputs]
+        widest = max(items, key=lambda item: item.size)
+        data = [item.pack(s.values, chunk) for item, s in zip(items, inputs, strict=True)]
         layout = self._layout(chunk, image, min(len(inputs), self.machine.max_fan_in), widest)
         scratch, _, _ = self._bases(0)
         rows = ffi.new(
             "nicemu_input[]",
             [
                 {
-                    "data": ffi.cast("void *", s.values.ctypes.data),
+                    "data": ffi.cast("void *", values.ctypes.data),
                     "kind": lib.NICEMU_PARTIALS if s.partial else lib.NICEMU_ELEMENTS,
                     "rank": s.rank,
                     "contributors": s.contributors,
                 }
-                for s in inputs
+                for s, values in zip(inputs, data, strict=True)
             ],
         )
         job = ffi.new(
@@ -659,15 +671,15 @@ class Nic:
                 "payload_room": layout.room,
                 **self.description(),
                 "context": list(context.pack()),
-                "leaving_bytes": values.itemsize,
+                "leaving_bytes": leaving.size,
                 "streams": len(inputs),
-                "count": values.size,
+                "count": inputs[0].values.size,
                 "chunk": chunk,
                 "inputs": rows,
-                "output": ffi.cast("void *", values.ctypes.data),
+                "output": ffi.cast("void *", raw.ctypes.data),
             },
         )
-        return job, [rows, inputs]
+        return job, [rows, data]
 
     @contextmanager
     def _spread(self) -> Iterator[Callable[..., Iterable[Any]]]:
@@ -702,4 +714,4 @@ class Nic:
         worst = min(failed, key=lambda e: e.chunk)
         what = f"chunk {worst.chunk} of {self.image.op}"
         self._raise_fault(_core.stop_of(worst.chunk % self.machine.cores, worst.stop), what)
-        raise ImageError(f"{what}: a handler returned status {worst.status}")
+        raise StatusError(f"{what}: {self.image.status_text(worst.status)}", worst.status)

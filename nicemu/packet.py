@@ -12,9 +12,10 @@ from functools import cache
 from typing import Any
 
 from nicemu._nicemu import ffi, lib
+from nicemu.dtypes import Item
 from nicemu.errors import ArgumentError
 
-__all__ = ["Drop", "Element", "Kind", "Packet", "build", "drops", "elements", "parse"]
+__all__ = ["Drop", "Element", "Kind", "Packet", "build", "drops", "element_of", "elements", "parse"]
 
 
 class Kind(IntEnum):
@@ -41,10 +42,11 @@ class Drop:
 
 @dataclass(frozen=True)
 class Element:
-    """What a payload consists of: one row of csrc/number.def, or plain bytes.
+    """What a payload consists of: one row of csrc/number.def, plain bytes, or records.
 
     Attributes:
-        name: "bytes", or a number format's alias (``Format.alias``).
+        name: "bytes", a number format's alias (``Format.alias``), or "record12": 12 bytes of
+            several fields, which lie in the payload as arrays (``nicemu.dtypes.Item``).
         code: its number on the wire.
         size: bytes of one.
     """
@@ -75,7 +77,19 @@ def elements() -> dict[str, Element]:
     size = ffi.new("uint32_t *")
     while (name := lib.nicemu_element_name(len(rows), size)) != ffi.NULL:
         rows[_text(name)] = Element(_text(name), len(rows), int(size[0]))
+    for n in range(1, 256 - lib.NICEMU_RECORD):
+        rows[f"record{n}"] = Element(f"record{n}", lib.NICEMU_RECORD + n, n)
     return rows
+
+
+@cache
+def _by_code() -> dict[int, str]:
+    return {row.code: name for name, row in elements().items()}
+
+
+def element_of(item: Item) -> Element:
+    """The element type of payloads of such items."""
+    return elements()[item.formats[0].alias if item.scalar else f"record{item.size}"]
 
 
 @dataclass(frozen=True)
@@ -140,8 +154,9 @@ def build(packet: Packet) -> bytes:
         setattr(out, name, value)
     element = elements().get(packet.element)
     if element is None:
+        known = [row.name for row in elements().values() if row.code < lib.NICEMU_RECORD]
         raise ArgumentError(
-            f"element {packet.element!r} is unknown: use one of {', '.join(elements())}"
+            f"element {packet.element!r} is unknown: use one of {', '.join(known)}, record1..127"
         )
     size = len(packet.payload)
     if size > lib.NICEMU_MAX_PAYLOAD or size % element.size:
@@ -180,7 +195,7 @@ def parse(frame: bytes, *, icrc: bool = True) -> Packet | Drop:
     start = lib.NICEMU_HEAD_BYTES
     return Packet(
         **numbers,
-        element=list(elements())[out.type],
+        element=_by_code()[out.type],
         partial=bool(out.flags & lib.NICEMU_PARTIAL),
         moved=bool(out.flags & lib.NICEMU_MOVED),
         payload=frame[start : start + size[0]],

@@ -57,7 +57,7 @@ class Partial:
 
     def row(self) -> tuple[str, str, int, str, str]:
         """Device, ranks, elements, dtype and the first values, for tables."""
-        shown = " ".join(f"{float(x):.4g}" for x in self.values[:2])
+        shown = " ".join(f"{x}" if self.dtype.names else f"{float(x):.4g}" for x in self.values[:2])
         more = " ..." if self.values.size > 2 else ""
         ranks = ranks_text(self.contributors)
         return self.device, ranks, self.values.size, f"{self.dtype}", shown + more

@@ -21,7 +21,7 @@ import numpy as np
 
 from nicemu import Communicator, Fabric, Result
 from nicemu.collective import COLLECTIVES
-from nicemu.dtypes import FORMATS, Format, format_of
+from nicemu.dtypes import GRADIENTS, Format, format_of
 from nicemu.image import preset_formats
 from nicemu.reference.arithmetic import OPS, PRESETS
 from nicemu.reference.tree import reduce_tree
@@ -87,7 +87,7 @@ FACTORS: dict[str, Sequence[object]] = {
     "ranks": (1, 2, 3, 4, 5, 6, 7, 8, 9, 16, 64),
     "count": tuple(COUNTS),
     "op": OPS,
-    "element": tuple(f.name for f in FORMATS),
+    "element": tuple(f.name for f in GRADIENTS),
     "preset": tuple(PRESETS),
     "collective": tuple(COLLECTIVES),
     "way": tuple(WAYS),
@@ -164,8 +164,8 @@ def started(case: Case) -> Callable[[], Iterator[str]]:
     """Begin a case: a function that waits for its end and yields what is wrong."""
     fmt = format_of(case.element)
     record = COLLECTIVES[case.collective]
-    element, _, partial, result_ = preset_formats(fmt, case.preset)
-    widest = max(element.size, result_.size, partial.size if case.way != "star" else 0)
+    formats = preset_formats(fmt, case.preset)
+    widest = formats.row_bytes(partials=case.way != "star")
     whole = COUNTS[case.count](PAYLOAD // widest)
     ranks, root = case.ranks, case.ranks // 2
     parts = case.collective in ("reduce_scatter", "all_gather")

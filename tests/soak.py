@@ -25,7 +25,7 @@ import numpy as np
 import nicemu
 from nicemu.builtin import OPS
 from nicemu.counters import FabricCounters
-from nicemu.dtypes import FORMATS, format_of
+from nicemu.dtypes import GRADIENTS, format_of
 from nicemu.exchange import Exchange
 from nicemu.fabric import Fabric, Group
 from nicemu.packet import drops
@@ -93,7 +93,7 @@ def case_of(seed: int) -> Case:
     for _ in range(int(rng.integers(1, 4))):
         plan = Plan(
             one_of(*OPS, *OPS, "move"),
-            one_of(*(f.alias for f in FORMATS)),
+            one_of(*(f.alias for f in GRADIENTS)),
             one_of(*PRESETS),
             one_of(0, 1, int(rng.integers(2, 200)), int(rng.integers(200, 3000))),
             one_of(True, False),

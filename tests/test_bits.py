@@ -7,7 +7,7 @@ import pytest
 
 import nicemu
 from nicemu.builtin import OPS
-from nicemu.dtypes import FORMATS, Format, format_of
+from nicemu.dtypes import GRADIENTS, Format, format_of
 from nicemu.image import PRESETS
 from nicemu.nic import Stream
 from nicemu.reference.tree import reduce_streams, reduce_tree
@@ -27,7 +27,7 @@ def reduce(
 @pytest.mark.parametrize("simd", simd_paths())
 @pytest.mark.parametrize("preset", PRESETS)
 @pytest.mark.parametrize("op", OPS)
-@pytest.mark.parametrize("fmt", FORMATS, ids=lambda f: f.name)
+@pytest.mark.parametrize("fmt", GRADIENTS, ids=lambda f: f.name)
 def test_same_bits(fmt: Format, op: str, preset: str, simd: str) -> None:
     """Structured and random bits, NaNs with payloads among them; each fan-in takes part."""
     for workers in (1, 2, 3, 5, 15):
@@ -56,7 +56,7 @@ def test_known_reductions(
 
 @pytest.mark.parametrize("preset", PRESETS)
 @pytest.mark.parametrize("op", OPS)
-@pytest.mark.parametrize("fmt", FORMATS, ids=lambda f: f.name)
+@pytest.mark.parametrize("fmt", GRADIENTS, ids=lambda f: f.name)
 def test_partial_sums_between_devices(fmt: Format, op: str, preset: str) -> None:
     """A device of workers and devices, mixed: `load`, `merge`, `emit` and the fan-in variants."""
     order = ((0, 1), 2, 3, 4, (5,), (6, 7), (8, 9), 10)

@@ -21,7 +21,7 @@ import nicemu
 from nicemu import Communicator, collective
 from nicemu.builtin import OPS
 from nicemu.cli import main
-from nicemu.dtypes import FORMATS, Format
+from nicemu.dtypes import GRADIENTS, Format
 from nicemu.image import PRESETS
 from nicemu.pcap import read as read_pcap
 from nicemu.reference.tree import reduce_streams, reduce_tree
@@ -75,8 +75,8 @@ def workers(folder: Path, fmt: Format, count: int = 3, n: int = 1500) -> list[Pa
     return paths
 
 
-BF16 = next(f for f in FORMATS if f.name == "bfloat16")
-F16 = next(f for f in FORMATS if f.name == "float16")
+BF16 = next(f for f in GRADIENTS if f.name == "bfloat16")
+F16 = next(f for f in GRADIENTS if f.name == "float16")
 
 
 # ---- allreduce: what it computes ---------------------------------------------------------------
@@ -98,7 +98,7 @@ def test_the_shipped_gradients() -> None:
     assert max(map(len, lines)) <= 80
 
 
-@pytest.mark.parametrize("fmt", FORMATS, ids=lambda f: f.name)
+@pytest.mark.parametrize("fmt", GRADIENTS, ids=lambda f: f.name)
 @pytest.mark.parametrize("preset", PRESETS)
 def test_results_are_written(tmp_path: Path, fmt: Format, preset: str) -> None:
     paths = workers(tmp_path, fmt)

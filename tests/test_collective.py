@@ -783,7 +783,7 @@ BAD: dict[str, tuple[Callable[[Communicator], object], str]] = {
     "collective": (lambda w: w.start("scan", F), "collective 'scan'"),
     "op": (lambda w: w.allreduce(F, "mean"), "op 'mean'"),
     "preset": (lambda w: w.allreduce(F, preset="narrow"), "preset 'narrow'"),
-    "dtype": (lambda w: w.allreduce([np.zeros(6)] * 3), "dtype float64"),
+    "dtype": (lambda w: w.allreduce([np.zeros(6, complex)] * 3), "dtype complex128"),
     "too few": (lambda w: w.allreduce(F[:2]), "2 arrays for 3 ranks"),
     "no arrays": (lambda w: w.allreduce(None), "pass one array per rank"),  # type: ignore[arg-type]
     "one number": (lambda w: w.allreduce(np.float32(1)), "pass one array per rank"),  # type: ignore[arg-type]

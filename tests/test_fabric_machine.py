@@ -28,7 +28,7 @@ from hypothesis.stateful import (
 import nicemu
 from nicemu import _core
 from nicemu._nicemu import ffi, lib
-from nicemu.dtypes import FORMATS, format_of
+from nicemu.dtypes import GRADIENTS, format_of
 from nicemu.exchange import Exchange
 from nicemu.fabric import Fabric, Ticket
 from nicemu.packet import Kind, Packet, build, parse
@@ -41,7 +41,7 @@ PCAP_RECORD = 16  # bytes of a record's head
 HARMLESS = {40, 41, 46}
 MOST_RESENDS = 8
 FOREVER = 2**64 - 1  # picoseconds
-DTYPES = {row.alias: row.dtype for row in FORMATS}
+DTYPES = {row.alias: row.dtype for row in GRADIENTS}
 
 
 class ByHand:

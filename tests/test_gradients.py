@@ -18,12 +18,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import save, save_file
 
-from nicemu.dtypes import FORMATS, Format, format_of
+from nicemu.dtypes import GRADIENTS, Format, format_of
 from nicemu.errors import ArgumentError, FileFormatError
 from nicemu.gradients import Gradients, Output, read, read_group, worker_files
 
 BF16 = ml_dtypes.bfloat16
-by_format = pytest.mark.parametrize("fmt", FORMATS, ids=lambda f: f.name)
+by_format = pytest.mark.parametrize("fmt", GRADIENTS, ids=lambda f: f.name)
 Arrays = dict[str, np.ndarray]
 
 

@@ -27,7 +27,11 @@ LEVELS: tuple[tuple[str, ...], ...] = (
     ("errors", "order", "tables", "counters"),
     ("dtypes", "machine", "_core", "files"),
     ("image", "elf", "gradients", "isa", "packet", "pcap", "topology"),  # data
+    ("fingerprint", "irmath", "llvm", "opmath"),
+    ("scalar",),
+    ("kernels", "python_ir"),
     ("compile",),
+    ("op",),
     ("builtin",),
     (
         "reference",
@@ -48,7 +52,8 @@ LEVEL = {name: i for i, names in enumerate(LEVELS) for name in names}
 OUTSIDE = {
     "click": {"cli"},
     "elftools": {"compile"},
-    "llvmlite": {"compile"},
+    "llvmlite": {"llvm", "python_ir"},
+    "numba": {"python_ir"},
     "ml_dtypes": {"dtypes"},
     "rich": {"cli"},
     "safetensors": {"gradients"},
@@ -130,7 +135,8 @@ STEPS = {
         "nicemu._nicemu",
         "nicemu._core",
     ),
-    "import nicemu; nicemu.kernel": HEAVY,  # llvmlite when an image is built
+    "import nicemu; nicemu.kernel": HEAVY,  # numba and llvmlite when an image is built
+    "import nicemu; nicemu.reduce_op(lambda a, b: a + b, name='f').lift(lambda x: x)": HEAVY,
     "import nicemu.cli": ("numba", "llvmlite", "torch", "matplotlib", "safetensors", "elftools"),
 }
 

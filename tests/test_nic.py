@@ -12,7 +12,16 @@ import numpy as np
 import pytest
 
 import nicemu
-from nicemu import ArgumentError, FaultError, ImageError, KernelImage, Machine, Nic, kernel
+from nicemu import (
+    ArgumentError,
+    FaultError,
+    ImageError,
+    KernelImage,
+    Machine,
+    Nic,
+    StatusError,
+    kernel,
+)
 from nicemu.dtypes import format_of
 from nicemu.image import ENTRIES, REQUIRED, Context
 from nicemu.nic import ARGUMENTS, CODE, SCRATCHPAD, STACK, Stream
@@ -615,7 +624,7 @@ def test_status() -> None:
         assert nic.handle("first", one).status == 0
         assert nic.handle("acc", one).status == status & M64
         nic.reduce(one * 1)
-        with pytest.raises(ImageError, match=f"chunk 0 of made.*{status & M64}"):
+        with pytest.raises(StatusError, match=f"chunk 0 of made.*{status & M64}"):
             nic.reduce(one * 2)
 
 

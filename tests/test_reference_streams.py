@@ -8,15 +8,15 @@ from functools import cache
 import numpy as np
 import pytest
 
-from nicemu.dtypes import FORMATS, Format, format_of
+from nicemu.dtypes import GRADIENTS, Format, format_of
 from nicemu.errors import ArgumentError
 from nicemu.reference.arithmetic import BLOCK, OPS, PRESETS
 from nicemu.reference.error import true_error_ulp
 from nicemu.reference.tree import reduce_streams
 
 F32 = format_of("float32")
-SIXTEEN = [f for f in FORMATS if f.size == 2]
-by_format = pytest.mark.parametrize("fmt", FORMATS, ids=lambda f: f.name)
+SIXTEEN = [f for f in GRADIENTS if f.size == 2]
+by_format = pytest.mark.parametrize("fmt", GRADIENTS, ids=lambda f: f.name)
 by_op = pytest.mark.parametrize("op", OPS)
 
 

@@ -18,8 +18,9 @@ Array = np.ndarray
 HEAD, ICRC, MOST = 86, 4, 4096
 LEAST_FRAME = HEAD + ICRC
 MOST_FRAME = HEAD + MOST + ICRC
-#: bytes of an element by its code: bytes, f16, bf16, f32, f64
-SIZES = np.array([1, 2, 2, 4, 8])
+#: bytes of an element by its code: bytes, f16, bf16, f32, f64, two of 8 bits, i8, i16, i32, i64,
+#: two of 8 bits; none up to 128, then records of so many bytes; 0: there is no such type
+SIZES = np.array([1, 2, 2, 4, 8, 1, 1, 1, 2, 4, 8, 1, 1, *[0] * 116, *range(1, 128)])
 #: field -> (first byte, bytes): of the reduction header
 HEADER = {
     "version": (54, 1),
@@ -138,8 +139,8 @@ def icrc_wrong(frames: Array, n: Array) -> Array:
 def conditions(frames: Array, n: Array) -> Iterator[tuple[str, Array | None]]:
     """Reason -> which frames it holds of, in the order of the checks; the ICRC is left to do."""
     get = {name: value(frames, name) for name in FIELDS}
-    known = get["type"] < len(SIZES)
-    size = SIZES[np.clip(get["type"], 0, len(SIZES) - 1)]
+    size = SIZES[get["type"]]
+    known = size != 0
     payload = n - LEAST_FRAME - (get["bth_flags"] >> 4 & 3)
     yield "short", n < LEAST_FRAME
     yield "long", n > MOST_FRAME

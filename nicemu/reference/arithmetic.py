@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from nicemu.dtypes import Format, format_of
+from nicemu.dtypes import GRADIENTS, Format, format_of
 from nicemu.errors import ArgumentError
 
 __all__ = [
@@ -71,7 +71,7 @@ def checked(
     Raises:
         ArgumentError: an unknown op or dtype, no stream, or unequal streams.
     """
-    fmt = element if isinstance(element, Format) else format_of(element)
+    fmt = element if isinstance(element, Format) else format_of(element, GRADIENTS)
     if op not in OPS:
         raise ArgumentError(f"op {op!r} is unknown: use one of {', '.join(OPS)}")
     if not 1 <= len(streams) <= MOST_STREAMS:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from nicemu.dtypes import Format, format_of
+from nicemu.dtypes import GRADIENTS, Format, format_of
 from nicemu.errors import ArgumentError
 from nicemu.reference.arithmetic import (
     OPS,
@@ -100,8 +100,8 @@ def errors(
         raise ArgumentError(
             f"inputs of shape {shapes}: use 1-D arrays, as the result {result.shape}"
         )
-    rows = [(format_of(x.dtype), x) for x in inputs]
-    fmt = format_of(result.dtype)
+    rows = [(format_of(x.dtype, GRADIENTS), x) for x in inputs]
+    fmt = format_of(result.dtype, GRADIENTS)
     found = Errors()
     with np.errstate(all="ignore"):
         for part in blocks(len(result)):

@@ -15,8 +15,6 @@ from enum import IntEnum, IntFlag
 from fractions import Fraction
 from typing import NamedTuple
 
-import numpy as np
-
 from nicemu import dtypes
 from nicemu.dtypes import Format
 from nicemu.errors import ArgumentError
@@ -55,9 +53,9 @@ __all__ = [
 FLOAT16 = dtypes.format_of("float16")
 BFLOAT16 = dtypes.format_of("bfloat16")
 FLOAT32 = dtypes.format_of("float32")
-#: The cores compute in it (chapter D); no gradient is stored in it.
-FLOAT64 = Format("float64", "f64", np.dtype(np.float64), 11, 52, 0x7FF8_0000_0000_0000, "double")
-FORMATS: tuple[Format, ...] = (*dtypes.FORMATS, FLOAT64)
+FLOAT64 = dtypes.format_of("float64")
+#: what the cores compute in
+FORMATS: tuple[Format, ...] = (*dtypes.GRADIENTS, FLOAT64)
 
 
 class Rounding(IntEnum):

@@ -1,0 +1,83 @@
+"""What a Python function means, as a value: equal where it would be compiled to the same code.
+
+Owns: the walk over code, constants, closures, globals, and the functions reached from there.  Who
+compiles is the front ends' affair.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from types import CodeType, FunctionType, ModuleType
+from typing import Any
+
+import numpy as np
+
+__all__ = ["fingerprint"]
+
+
+def fingerprint(function: FunctionType) -> tuple[Any, ...]:
+    """Everything that a function's code depends on, as text and numbers with a stable repr."""
+    return _function(function, {})
+
+
+def _function(function: FunctionType, seen: dict[int, int]) -> tuple[Any, ...]:
+    if id(function) in seen:
+        return ("again", seen[id(function)])
+    seen[id(function)] = len(seen)
+    code = function.__code__
+    cells = [
+        (name, _value(cell.cell_contents, code, seen) if _is_set(cell) else "unset")
+        for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True)
+    ]
+    names = sorted({name for part in _codes(code) for name in part.co_names})
+    used = [
+        (name, _value(function.__globals__[name], code, seen))
+        for name in names
+        if name in function.__globals__
+    ]
+    where = (Path(code.co_filename).name, code.co_firstlineno)
+    return ("function", where, _code(code), tuple(cells), tuple(used))
+
+
+def _is_set(cell: Any) -> bool:
+    try:
+        _ = cell.cell_contents
+    except ValueError:
+        return False
+    return True
+
+
+def _codes(code: CodeType) -> Iterator[CodeType]:
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _codes(constant)
+
+
+def _code(code: CodeType) -> tuple[Any, ...]:
+    constants = tuple(
+        _code(x) if isinstance(x, CodeType) else (type(x).__name__, repr(x)) for x in code.co_consts
+    )
+    names = (code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars)
+    counts = (code.co_argcount, code.co_kwonlyargcount, code.co_flags)
+    return (code.co_code, code.co_linetable, constants, names, counts)
+
+
+def _value(value: object, code: CodeType, seen: dict[int, int]) -> tuple[Any, ...]:
+    value = getattr(value, "py_func", value)  # of numba's dispatchers
+    if isinstance(value, FunctionType):
+        return _function(value, seen)
+    if isinstance(value, bool | int | float | str | np.generic):
+        return (type(value).__name__, repr(value))
+    if isinstance(value, tuple):
+        return ("tuple", tuple(_value(x, code, seen) for x in value))
+    if isinstance(value, ModuleType):
+        if id(value) in seen:
+            return ("module", value.__name__)
+        seen[id(value)] = len(seen)
+        names = sorted({name for part in _codes(code) for name in part.co_names})
+        used = [(n, _value(getattr(value, n), code, seen)) for n in names if hasattr(value, n)]
+        return ("module", value.__name__, tuple(used))
+    kind = type(value)
+    return ("object", kind.__module__, kind.__qualname__, getattr(value, "__qualname__", ""))

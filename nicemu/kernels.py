@@ -1,0 +1,436 @@
+"""The kernels of an image as LLVM IR: loops over the items of payloads around an op's functions.
+
+Owns: which entry calls which of the op's functions, how fields and the context are addressed, what
+the vectoriser is told, and where NaNs are made canonical.  The functions are scalar's, the ABI is
+image's.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from nicemu.dtypes import Format, Item
+from nicemu.image import CONTEXT_FIELDS, ENTRIES, FAN_INS, REDUCING, Formats
+from nicemu.scalar import CONTEXT, ScalarOp
+
+__all__ = ["kernels"]
+
+
+# ---- what is read off the simplified functions ---------------------------------------------------
+_OPCODE = re.compile(r"^(?:%[\w.]+ = )?(?:tail )?(\w+)")
+#: what gives the canonical NaN on a core; a call does where it is of such an instruction
+_ARITHMETIC = {"fadd", "fsub", "fmul", "fdiv", "fptrunc", "fpext", "sitofp", "uitofp"}
+_ARITHMETIC_CALLS = re.compile(r"@llvm\.(sqrt|fma|maximumnum|minimumnum)\.")
+#: bytes of LLVM's types in vectors
+_BYTES = {"double": 8, "i64": 8, "float": 4, "i32": 4, "half": 2, "bfloat": 2, "i16": 2, "i8": 1}
+_TYPE = re.compile(r"\b(" + "|".join(_BYTES) + r")\b")
+
+
+def _opcode(line: str) -> str:
+    found = _OPCODE.match(line)
+    return found[1] if found else ""
+
+
+def _work(body: Sequence[str]) -> list[str]:
+    """Lines that compute: without the struct that is returned."""
+    return [line for line in body if _opcode(line) not in ("insertvalue", "ret")]
+
+
+def _canonical(body: Sequence[str], field: int) -> bool:
+    """Is that field of what a function returns arithmetic's, so that its NaN is canonical?"""
+    value = None
+    for line in body:
+        if found := re.search(rf"insertvalue .*, \w+ (%[\w.]+), {field}$", line):
+            value = found[1]
+    for line in body:
+        if value and line.startswith(f"{value} = "):
+            return _opcode(line) in _ARITHMETIC or bool(_ARITHMETIC_CALLS.search(line))
+    return False
+
+
+def _branches(op: ScalarOp) -> bool:
+    """Is there a loop in it?"""
+    return any(_opcode(line) in ("br", "switch") for body in op.bodies.values() for line in body)
+
+
+_ADD = re.compile(r"%[\w.]+ = fadd (?:float|bfloat) %a0, %b0")
+_WIDEN = re.compile(r"(%[\w.]+) = fpext bfloat %[xp]0 to float|")
+
+
+def _adds(op: ScalarOp, step: str, source: Item, accumulator: Item) -> bool:
+    """Is merge with a payload that lift or load makes of bfloats plainly a sum?"""
+    bfloat = source.scalar and accumulator.scalar and source.formats[0].name == "bfloat16"
+    plain = _WIDEN.fullmatch(";".join(_work(op.bodies[step])))
+    return bfloat and bool(plain) and bool(_ADD.fullmatch(";".join(_work(op.bodies["merge"]))))
+
+
+@dataclass(frozen=True)
+class _Pressure:
+    """What a function's vectors need.
+
+    Attributes:
+        widest: bytes of the widest value that differs from item to item.
+        held: bytes of all such values that are needed at the same time, at most.
+        masks: whether there are conditions.
+    """
+
+    widest: int
+    held: int
+    masks: bool
+
+
+def _pressure(body: Sequence[str], arguments: Mapping[str, int]) -> _Pressure:
+    """Of a body without loops; arguments: name -> bytes."""
+    sizes, born = dict(arguments), dict.fromkeys(arguments, -1)
+    last: dict[str, int] = {}
+    same = {f"%ctx.{name}" for name in CONTEXT if name != "element"}  # for all items
+    masks = False
+    for at, line in enumerate(body):
+        name, _, text = line.rpartition(" = ")
+        operands = set(re.findall(r"%[\w.]+", text))
+        last |= dict.fromkeys(operands, at)
+        if operands and operands <= same:
+            same.add(name)
+        elif name and _opcode(line) != "insertvalue":
+            condition = _opcode(line) in ("fcmp", "icmp")
+            masks |= condition
+            kinds = [_BYTES[kind] for kind in _TYPE.findall(text)]
+            kinds += [4] if "bfloat" in text else []  # LLVM computes with it in float
+            sizes[name] = 0 if condition else max(kinds, default=0)
+            born[name] = at
+    held = max(
+        sum(sizes[name] for name in born if born[name] <= at < last.get(name, -1))
+        for at in range(-1, len(body))
+    )
+    return _Pressure(max(sizes.values()), held, masks)
+
+
+# ---- a loop --------------------------------------------------------------------------------------
+_METADATA = """
+!0 = !{!"llvm.loop.vectorize.enable", i1 true}
+!1 = !{!"llvm.loop.vectorize.scalable.enable", i1 true}
+!2 = !{!"llvm.loop.interleave.count", i32 1}
+"""
+_FIRST_LOOP = 100
+_VSCALE_BYTES = 8  # of a vector register, times vscale
+_REGISTERS = 32
+_ONE = 0x3F80  # bfloat 1.0, through an empty asm: LLVM would fold a multiplication by 1
+
+
+class _Loop:
+    """The loop body of one entry, line by line; values are named as they come."""
+
+    def __init__(self, op: ScalarOp, item: Item) -> None:
+        self.op = op
+        self.accumulator = item
+        self.before: list[str] = []  # lines before the loop
+        self.lines: list[str] = []
+        self.status = ""  # the greatest status so far of this item
+        self.names = 0
+
+    def let(self, text: str) -> str:
+        self.names += 1
+        self.lines.append(f"%v{self.names} = {text}")
+        return f"%v{self.names}"
+
+    def _places(self, base: str, item: Item) -> list[str]:
+        """Addresses of the fields of item %i."""
+        places = []
+        for i, (row, offset) in enumerate(zip(item.formats, item.offsets, strict=True)):
+            field = base
+            if offset:
+                field = f"{base}.{i}"
+                lines = (
+                    f"{field}.at = mul i64 %n, {offset}",
+                    f"{field} = getelementptr inbounds i8, ptr {base}, i64 {field}.at",
+                )
+                self.before += [line for line in lines if line not in self.before]
+            places.append(self.let(f"getelementptr inbounds {row.llvm}, ptr {field}, i64 %i"))
+        return places
+
+    def load(self, base: str, item: Item) -> list[str]:
+        places = self._places(base, item)
+        return [
+            self.let(f"load {row.llvm}, ptr {place}, align {row.size}{_scope(base, item, i)}")
+            for i, (row, place) in enumerate(zip(item.formats, places, strict=True))
+        ]
+
+    def store(self, values: Sequence[str], base: str, item: Item) -> None:
+        places = self._places(base, item)
+        for i, (value, row) in enumerate(zip(values, item.formats, strict=True)):
+            self.lines.append(
+                f"store {row.llvm} {value}, ptr {places[i]}, align {row.size}"
+                f"{_scope(base, item, i)}"
+            )
+
+    def call(self, step: str, given: Sequence[tuple[str, Format]], gives: Item, payload: int
+             ) -> list[str]:  # fmt: skip
+        """One of the op's functions on fields; payload: which of the call's payloads it is for."""
+        arguments = [f"{row.llvm} {value}" for value, row in given]
+        child = f"%child.{payload}"
+        line = f"{child} = add i64 %ctx.child, {payload}"
+        if payload and self.op.context and line not in self.before:
+            self.before.append(line)
+        context = {"element": "%element", "child": child if payload else "%ctx.child"}
+        arguments += [f"i64 {context.get(name, f'%ctx.{name}')}" for name in self.op.context]
+        returned = f"{{{', '.join([*(row.llvm for row in gives.formats), 'i32'])}}}"
+        out = self.let(f"call {returned} @op.{step}({', '.join(arguments)})")
+        if self.op.statuses:
+            status = self.let(f"extractvalue {returned} {out}, {len(gives.formats)}")
+            self.status = (
+                self.let(f"call i32 @llvm.umax.i32(i32 {self.status}, i32 {status})")
+                if self.status
+                else status
+            )
+        return [self.let(f"extractvalue {returned} {out}, {i}") for i in range(len(gives.formats))]
+
+    def keep(self, old: Sequence[str], new: Sequence[str], item: Item) -> list[str]:
+        """The old fields where a function has raised."""
+        if not self.op.statuses:
+            return list(new)
+        good = self.let(f"icmp eq i32 {self.status}, 0")
+        return [
+            self.let(f"select i1 {good}, {row.llvm} {n}, {row.llvm} {o}")
+            for o, n, row in zip(old, new, item.formats, strict=True)
+        ]
+
+    def canonical(self, value: str, row: Format) -> str:
+        """Any NaN becomes the canonical one, on the bits."""
+        i = f"i{8 * row.size}"
+        bits = value if row.llvm == i else self.let(f"bitcast {row.llvm} {value} to {i}")
+        magnitude = self.let(f"and {i} {bits}, {(1 << (8 * row.size - 1)) - 1}")
+        is_nan = self.let(f"icmp ugt {i} {magnitude}, {row.infinity}")
+        chosen = self.let(f"select i1 {is_nan}, {i} {row.canonical_nan}, {i} {bits}")
+        return chosen if row.llvm == i else self.let(f"bitcast {i} {chosen} to {row.llvm}")
+
+    def kernel(self, payloads: int, width: int | None) -> str:
+        """Arguments and body of the function; %p0, %p1, ... are the table's pointers."""
+        table = [
+            line
+            for j in range(payloads)
+            for line in (
+                f"%t{j} = getelementptr inbounds ptr, ptr %table, i64 {j}",
+                f"%p{j} = load ptr, ptr %t{j}, align 8",
+            )
+        ]
+        for name in self.op.context:
+            offset, size = CONTEXT_FIELDS[name]
+            place, whole = f"%at.{name}", f"%ctx.{name}" if size == 8 else f"%raw.{name}"
+            table.append(f"{place} = getelementptr inbounds i8, ptr %ctx, i64 {offset}")
+            table.append(f"{whole} = load i{8 * size}, ptr {place}, align {size}")
+            if size != 8:
+                table.append(f"%ctx.{name} = zext i{8 * size} {whole} to i64")
+        begin = "\n  ".join(table + self.before)
+        counted, left = [], "ret i64 0"
+        if self.status:
+            counted = ["%worst = phi i32 [0, %begin], [%worse, %loop]"]
+            self.lines.append(f"%worse = call i32 @llvm.umax.i32(i32 %worst, i32 {self.status})")
+            left = (
+                "%status = phi i32 [0, %entry], [%worse, %loop]\n"
+                "  %out = zext i32 %status to i64\n  ret i64 %out"
+            )
+        element = ["%element = add i64 %ctx.element, %i"] if self.op.context else []
+        loop = "\n  ".join([*counted, *element, *self.lines])
+        hint = f", !llvm.loop !{_FIRST_LOOP + 2 * width}" if width else ""
+        # noalias: payloads and destination are not the accumulator, so the loop needs no checks;
+        # "no-builtins": a copying loop must not become a call of memcpy
+        return f"""(ptr noalias %acc, ptr noalias %table, i64 %n, ptr noalias %ctx)
+    nounwind "no-builtins" {{
+entry:
+  %none = icmp eq i64 %n, 0
+  br i1 %none, label %done, label %begin
+begin:
+  {begin}
+  br label %loop
+loop:
+  %i = phi i64 [0, %begin], [%next, %loop]
+  {loop}
+  %next = add nuw i64 %i, 1
+  %more = icmp ult i64 %next, %n
+  br i1 %more, label %loop, label %done{hint}
+done:
+  {left}
+}}
+"""
+
+
+# Fields of one array of records do not overlap; two pointers into it say nothing of that.  One
+# scope for each field of the accumulator and of the destination.
+_FIRST_SCOPE = 1000
+
+
+def _scope(base: str, item: Item, field: int) -> str:
+    if item.scalar or base not in ("%acc", "%p0"):
+        return ""
+    own = _FIRST_SCOPE + 2 * field
+    return f", !alias.scope !{own}, !noalias !{own + 1}"
+
+
+def _scopes(fields: int) -> str:
+    """Field i: its scopes are metadata 2 i, those of all others 2 i + 1, from _FIRST_SCOPE."""
+    domain = _FIRST_SCOPE - 1
+    lines = [f"!{domain} = distinct !{{!{domain}}}"]
+    scopes = [_FIRST_SCOPE + 2 * fields + i for i in range(fields)]
+    for i, scope in enumerate(scopes):
+        others = ", ".join(f"!{other}" for other in scopes if other != scope)
+        lines += [
+            f"!{scope} = distinct !{{!{scope}, !{domain}}}",
+            f"!{_FIRST_SCOPE + 2 * i} = !{{!{scope}}}",
+            f"!{_FIRST_SCOPE + 2 * i + 1} = !{{{others}}}",
+        ]
+    return "\n".join(lines) + "\n"
+
+
+# ---- the entries ---------------------------------------------------------------------------------
+
+
+def _fields(values: Sequence[str], item: Item) -> list[tuple[str, Format]]:
+    return list(zip(values, item.formats, strict=True))
+
+
+def _reducing(op: ScalarOp, formats: Formats, fresh: bool, elements: bool, payloads: int) -> _Loop:
+    """first, load, acc and merge: payloads, in child order, into the accumulator."""
+    step, source = ("lift", formats.element) if elements else _loading(op, formats)
+    acc = formats.accumulator
+    fused = _adds(op, step, source, acc)
+    loop = _Loop(op, acc)
+    total = None if fresh else loop.load("%acc", acc)
+    for j in range(payloads):
+        given = _fields(loop.load(f"%p{j}", source), source)
+        if total is not None and fused:
+            total = [_fused(loop, total[0], given[0][0], acc.formats[0])]
+            continue
+        new = loop.call(step, given, acc, j)
+        if total is not None:
+            pair = [*_fields(total, acc), *_fields(new, acc)]
+            new = loop.keep(total, loop.call("merge", pair, acc, j), acc)
+        total = new
+    assert total is not None  # there is a payload
+    loop.store(total, "%acc", acc)
+    return loop
+
+
+def _loading(op: ScalarOp, formats: Formats) -> tuple[str, Item]:
+    """What takes partial sums; lift, where that does the same, so that entries share code."""
+    load = [line.replace("%p", "%x") for line in op.bodies["load"]]
+    same = formats.partial == formats.element and load == list(op.bodies["lift"])
+    return ("lift" if same else "load"), formats.partial
+
+
+def _fused(loop: _Loop, total: str, x: str, acc: Format) -> str:
+    """total + x by the widening multiply-add with 1: one instruction, the same bits."""
+    if "%one = fpext bfloat %one.bfloat to float" not in loop.before:
+        loop.before += [
+            f'%one.bits = call i16 asm "", "=r,0"(i16 {_ONE})',
+            "%one.bfloat = bitcast i16 %one.bits to bfloat",
+            "%one = fpext bfloat %one.bfloat to float",
+        ]
+    narrow = acc.name == "bfloat16"
+    a = loop.let(f"fpext bfloat {total} to float") if narrow else total
+    b = loop.let(f"fpext bfloat {x} to float")
+    wide = loop.let(f"call float @llvm.fma.f32(float {b}, float %one, float {a})")
+    return loop.let(f"fptrunc float {wide} to bfloat") if narrow else wide
+
+
+def _leaving(op: ScalarOp, formats: Formats, step: str) -> _Loop:
+    """emit and finish: the accumulator, converted, to where the table points."""
+    target = formats.partial if step == "emit" else formats.result
+    loop = _Loop(op, formats.accumulator)
+    given = _fields(loop.load("%acc", formats.accumulator), formats.accumulator)
+    values = loop.call(step, given, target, 0)
+    for i, row in enumerate(target.formats):
+        if row.kind == "float" and not _canonical(op.bodies[step], i):
+            values[i] = loop.canonical(values[i], row)
+    loop.store(values, "%p0", target)
+    return loop
+
+
+#: what a fan-in variant cannot be told of each of its payloads
+_ONE_EACH = {"rank", "contributors"}
+MOST_LINES = 24  # of lift and merge together: with more, passes over the accumulator do not matter
+
+
+def _fan_ins(op: ScalarOp) -> tuple[int, ...]:
+    work = len(_work(op.bodies["lift"])) + len(_work(op.bodies["merge"]))
+    reads = {
+        name
+        for name in op.reads & _ONE_EACH
+        for step in ("lift", "merge")
+        if any(f"%ctx.{name}" in line for line in op.bodies[step])
+    }
+    return () if reads or work > MOST_LINES or _branches(op) else FAN_INS
+
+
+def _width(op: ScalarOp, formats: Formats, steps: Sequence[str]) -> int | None:
+    """Items that a vector holds, by vscale; None where there is a loop in the op."""
+    if _branches(op):
+        return None
+    acc = formats.accumulator
+    takes = {
+        "lift": [("x", formats.element)], "load": [("p", formats.partial)],
+        "merge": [("a", acc), ("b", acc)], "emit": [("a", acc)], "finish": [("a", acc)],
+    }  # fmt: skip
+    found = [
+        _pressure(
+            op.bodies[step],
+            {f"%{x}{i}": row.size for x, item in takes[step] for i, row in enumerate(item.formats)},
+        )
+        for step in steps
+    ]
+    waiting = acc.size if len(steps) > 1 else 0  # while the payload is lifted
+    held = max(
+        f.held + waiting * (step in ("lift", "load")) for f, step in zip(found, steps, strict=True)
+    )
+    widest = max(f.widest for f in found)
+    masks = any(f.masks for f in found)
+    lmul = next((n for n in (8, 4, 2) if held * n <= (_REGISTERS - n * masks) * widest), 1)
+    return lmul * _VSCALE_BYTES // widest
+
+
+def _declarations(op: ScalarOp, formats: Formats) -> str:
+    """Of the op's functions."""
+    acc = formats.accumulator
+    context = ["i64"] * len(op.context)
+    return "".join(
+        f"declare {{{', '.join([*(row.llvm for row in gives.formats), 'i32'])}}} @op.{step}("
+        f"{', '.join([row.llvm for item in takes for row in item.formats] + context)})\n"
+        for step, takes, gives in (
+            ("lift", [formats.element], acc), ("load", [formats.partial], acc),
+            ("merge", [acc, acc], acc), ("emit", [acc], formats.partial),
+            ("finish", [acc], formats.result),
+        )
+    )  # fmt: skip
+
+
+def kernels(op: ScalarOp, formats: Formats) -> tuple[str, dict[str, str]]:
+    """The IR of an image's kernels, and the name of the function behind each entry.
+
+    Entries with the same body share one function; fan-in variants may be missing.
+    """
+    texts: dict[str, str] = {}
+
+    def add(entry: str, loop: _Loop, payloads: int, steps: Sequence[str]) -> None:
+        texts[entry] = loop.kernel(payloads, _width(op, formats, steps))
+
+    for step in ("emit", "finish"):
+        add(step, _leaving(op, formats, step), 1, [step])
+    for k in (1, *_fan_ins(op)):
+        for name in REDUCING:
+            fresh, elements = name in ("first", "load"), name in ("first", "acc")
+            steps = ["lift" if elements else "load", *(["merge"] if not fresh or k > 1 else [])]
+            loop = _reducing(op, formats, fresh, elements, k)
+            add(name if k == 1 else f"{name}{k}", loop, k, steps)
+    owner: dict[str, str] = {}
+    symbols = {name: owner.setdefault(texts[name], name) for name in ENTRIES if name in texts}
+    bodies = "".join(f"define i64 @{name}{text}" for text, name in owner.items())
+    loops = "".join(
+        f"!{at} = distinct !{{!{at}, !0, !1, !2, !{at + 1}}}\n"
+        f'!{at + 1} = !{{!"llvm.loop.vectorize.width", i32 {(at - _FIRST_LOOP) // 2}}}\n'
+        for at in sorted({int(w) for w in re.findall(r"!llvm\.loop !(\d+)", bodies)})
+    )
+    fields = max(
+        len(item.fields) for item in (formats.accumulator, formats.partial, formats.result)
+    )
+    return _declarations(op, formats) + bodies + _METADATA + loops + _scopes(fields), symbols

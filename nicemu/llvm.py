@@ -1,0 +1,126 @@
+"""The door to LLVM: IR as text in, IR as text or a RISC-V object out.
+
+Owns: the target of the cores, the optimiser's settings, and llvmlite, which it imports when first
+used.  What the IR computes is the others' affair.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable
+from functools import cache
+from importlib import metadata
+from typing import Any
+
+from nicemu.errors import ImageError
+
+__all__ = ["FEATURES", "RECIPE", "emit", "installed", "optimise"]
+
+TRIPLE = "riscv64-unknown-elf"
+FEATURES = "+m,+a,+f,+d,+c,+v,+zfh,+zvfh,+zfbfmin,+zvfbfmin,+zvfbfwma,+zba,+zbb,+zbs,+zicond"
+TARGET = {
+    "cpu": "generic-rv64",
+    "features": FEATURES,
+    "opt": 3,
+    "reloc": "static",
+    "codemodel": "medium",
+}
+SCALAR = {"loop_vectorization": False, "slp_vectorization": False, "loop_unrolling": True}
+KERNEL = {"loop_vectorization": True, "slp_vectorization": False, "loop_unrolling": False}
+# constants are built by instructions, not loaded: an image has no data.  Only the RISC-V back end
+# knows these options, so the user's numba does not see them.
+OPTIONS = ("-riscv-lower-fpimm-cost=16", "-riscv-max-build-ints-cost=16")
+_LOCK = threading.Lock()  # llvmlite parses into one context that all threads share
+
+
+def installed(package: str) -> str:
+    """Its version; "none" where it is not installed."""
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return "none"
+
+
+#: everything about LLVM that code depends on
+RECIPE = (TRIPLE, TARGET, OPTIONS, SCALAR, KERNEL, installed("llvmlite"))
+
+
+@cache
+def _llvm() -> Any:
+    try:
+        import llvmlite.binding as llvm
+    except ImportError as error:
+        raise ImageError(f"llvmlite cannot be imported ({error}): pip install llvmlite") from error
+    for option in OPTIONS:
+        llvm.set_option("nicemu", option)
+    llvm.initialize_all_targets()
+    llvm.initialize_all_asmprinters()
+    return llvm
+
+
+def _linked(llvm: Any, texts: Iterable[str], machine: Any, what: str) -> Any:
+    """One module of several; what they have in common must be defined in one of them."""
+    linked = None
+    for text in texts:
+        try:
+            module = llvm.parse_assembly(text)
+            module.triple = machine.triple
+            module.data_layout = str(machine.target_data)
+            module.verify()
+        except RuntimeError as error:
+            line = " ".join(str(error).split())
+            raise ImageError(f"{what}: its IR is not valid: {line}") from error
+        if linked is None:
+            linked = module
+        else:
+            linked.link_in(module)
+    return linked
+
+
+def _run(llvm: Any, module: Any, machine: Any, settings: dict[str, bool]) -> None:
+    options = llvm.create_pipeline_tuning_options(speed_level=3)
+    for name, value in settings.items():
+        setattr(options, name, value)
+    builder = llvm.create_pass_builder(machine, options)
+    builder.getModulePassManager().run(module, builder)
+
+
+def _prepared(llvm: Any, texts: Iterable[str], keep: Iterable[str], what: str) -> tuple[Any, Any]:
+    """Several modules linked, all but the functions to keep internal; and a target machine."""
+    machine = llvm.Target.from_triple(TRIPLE).create_target_machine(**TARGET)
+    module = _linked(llvm, texts, machine, what)
+    kept = set(keep)
+    for function in module.functions:
+        if not function.is_declaration and function.name not in kept:
+            function.linkage = "internal"
+            function.add_function_attribute("alwaysinline")
+    for variable in module.global_variables:
+        if not variable.is_declaration:
+            variable.linkage = "internal"
+    return module, machine
+
+
+def optimise(texts: Iterable[str], keep: Iterable[str], what: str) -> str:
+    """Modules linked, inlined into the functions to keep, and simplified; no vectors.
+
+    Raises:
+        ImageError: a module is not valid IR.
+    """
+    llvm = _llvm()
+    with _LOCK:
+        module, machine = _prepared(llvm, texts, keep, what)
+        _run(llvm, module, machine, SCALAR)
+        return str(module)
+
+
+def emit(texts: Iterable[str], keep: Iterable[str], what: str) -> bytes:
+    """A RISC-V ELF object of modules, with vectors.
+
+    Raises:
+        ImageError: a module is not valid IR.
+    """
+    llvm = _llvm()
+    with _LOCK:
+        module, machine = _prepared(llvm, texts, keep, what)
+        _run(llvm, module, machine, KERNEL)
+        return bytes(machine.emit_object(module))

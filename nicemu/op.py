@@ -1,0 +1,313 @@
+"""Reduce ops as their authors write them: Python functions over numbers.
+
+Owns: the decorator, the op's object, its types, and what is checked when it is defined.  Nothing is
+compiled before an image is asked for; how that is done is compile's, the front ends' and kernel's
+affair.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass, field
+from types import FunctionType
+from typing import TYPE_CHECKING, Any, overload
+
+import numpy as np
+
+from nicemu.compile import Source, compile_image
+from nicemu.dtypes import Format, Item, ItemSpec, format_of, item_of
+from nicemu.errors import ArgumentError, ImageError, OpError
+from nicemu.fingerprint import fingerprint
+from nicemu.image import Formats, KernelImage, preset_formats
+
+if TYPE_CHECKING:
+    from nicemu.scalar import ScalarFunction
+
+__all__ = ["ReduceOp", "reduce_op"]
+
+#: step -> names of its arguments; the context may follow
+STEPS: dict[str, tuple[str, ...]] = {"lift": ("x",), "merge": ("a", "b"), "finish": ("a",)}
+
+
+# ---- the functions -------------------------------------------------------------------------------
+
+
+def _checked(step: str, function: object) -> FunctionType:
+    """The function of a step, if it can be one.
+
+    Raises:
+        OpError: it is no plain Python function of the right arguments.
+    """
+    function = getattr(function, "py_func", function)  # of @numba.njit
+    if not isinstance(function, FunctionType):
+        raise OpError(f"{step}: is {type(function).__name__}: use a Python function")
+    where = f"{step} {function.__name__}"
+    code = function.__code__
+    takes = ", ".join(STEPS[step])
+    odd = inspect.CO_VARARGS | inspect.CO_VARKEYWORDS
+    extra = code.co_argcount - len(STEPS[step])
+    if (
+        code.co_flags & odd
+        or code.co_kwonlyargcount
+        or function.__defaults__
+        or extra not in (0, 1)
+    ):
+        names = ", ".join(inspect.signature(function).parameters)
+        raise OpError(f"{where}({names}): write {step}({takes}) or {step}({takes}, ctx)")
+    if code.co_flags & (inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR):
+        raise OpError(f"{where}: is a generator or coroutine: use return, and no yield or await")
+    return function
+
+
+@dataclass
+class _PythonSource:
+    """The functions of an op in Python."""
+
+    functions_: dict[str, FunctionType] = field(default_factory=dict)
+
+    def key(self) -> Hashable:
+        """See compile.Source."""
+        functions = sorted(self.functions_.items())
+        return ("python", tuple((step, fingerprint(function)) for step, function in functions))
+
+    def functions(self, formats: Formats) -> Mapping[str, ScalarFunction]:
+        """See compile.Source."""
+        try:
+            from nicemu.python_ir import compile_function
+        except ImportError as error:
+            raise ImageError(f"numba cannot be imported ({error}): pip install numba") from error
+        takes: dict[str, list[Item]] = {
+            "lift": [formats.element],
+            "merge": [formats.accumulator, formats.accumulator],
+            "finish": [formats.accumulator],
+        }
+        return {
+            step: compile_function(
+                function,
+                takes[step],
+                formats.accumulator,
+                function.__code__.co_argcount > len(takes[step]),
+                f"{step} of {self.functions_['merge'].__name__}",
+            )
+            for step, function in self.functions_.items()
+        }
+
+
+# ---- the op --------------------------------------------------------------------------------------
+
+
+def _resolved(spec: Any, element: Format) -> Item:
+    """An item of which formats may be "element"."""
+    if isinstance(spec, str) and spec == "element":
+        return item_of(element)
+    if isinstance(spec, list | tuple):
+        return item_of([_with_element(part, element) for part in spec])
+    return item_of(spec)
+
+
+def _with_element(part: Any, element: Format) -> Any:
+    if isinstance(part, list | tuple):
+        return [*part[:-1], _with_element(part[-1], element)]
+    return element if isinstance(part, str) and part == "element" else part
+
+
+class ReduceOp:
+    """A reduce op: lift, merge and finish, and the types they work on.
+
+    Made by :func:`reduce_op`.  Attributes:
+
+        name: of the op.
+        element: format of the workers' elements; None: any.
+        preset: of the numerics, where a call names none.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        source: Source,
+        *,
+        element: str | np.dtype | type | Format | None = None,
+        accumulator: ItemSpec | None = None,
+        partial: ItemSpec | None = None,
+        result: ItemSpec | None = None,
+        preset: str = "wide",
+    ) -> None:
+        """See :func:`reduce_op`; ``source`` is where its functions come from."""
+        self.name = name
+        self.element = None if element is None else _format(element)
+        self.preset = preset
+        self._source = source
+        self._types = {"accumulator": accumulator, "partial": partial, "result": result}
+        self._images: dict[object, KernelImage] = {}
+        for spec in self._types.values():
+            if spec is not None:
+                _resolved(spec, self.element or format_of("float32"))
+        preset_formats("float32", preset)
+
+    def __repr__(self) -> str:
+        """Its name and what is said of its types."""
+        said = {"element": self.element and self.element.name, **self._types, "preset": self.preset}
+        given = ", ".join(f"{name}={value!r}" for name, value in said.items() if value is not None)
+        return f"<reduce op {self.name}: {given}>"
+
+    # ---- its functions -----------------------------------------------------------------------
+
+    def lift(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Decorator: what a worker's element becomes; without it, it is converted.
+
+        Raises:
+            OpError: there is one already, or the function cannot be one.
+        """
+        return self._add("lift", function)
+
+    def finish(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Decorator: what the accumulator of all workers becomes; without it, it is converted.
+
+        Raises:
+            OpError: there is one already, or the function cannot be one.
+        """
+        return self._add("finish", function)
+
+    def _add(self, step: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        if not isinstance(self._source, _PythonSource):
+            raise OpError(f"{self.name}: {step} belongs into its source text")
+        if self._images:
+            raise OpError(f"{self.name}: it has been used: define {step} before")
+        if step in self._source.functions_:
+            raise OpError(f"{self.name}: has a {step} already: define one")
+        self._source.functions_[step] = _checked(step, function)
+        return function
+
+    # ---- its images --------------------------------------------------------------------------
+
+    def formats(
+        self, element: str | np.dtype | type | Format | None = None, preset: str | None = None
+    ) -> Formats:
+        """What payloads, accumulators and results consist of.
+
+        Raises:
+            ArgumentError: no element is named, another than the op is for, or an unknown preset.
+        """
+        row = self.element if element is None else _format(element)
+        if row is None:
+            raise ArgumentError(f"op {self.name}: element is open: name it, such as 'bfloat16'")
+        if self.element is not None and row != self.element:
+            raise ArgumentError(f"op {self.name}: is for {self.element.name}, not {row.name}")
+        usual = preset_formats(row, preset or self.preset)
+        said = {
+            name: None if spec is None else _resolved(spec, row)
+            for name, spec in self._types.items()
+        }
+        accumulator = said["accumulator"] or usual.accumulator
+        own = accumulator.scalar and usual.partial == usual.element
+        finishes = isinstance(self._source, _PythonSource) and "finish" in self._source.functions_
+        return Formats(
+            element=usual.element,
+            accumulator=accumulator,
+            partial=said["partial"] or (usual.partial if own else accumulator),
+            result=said["result"]
+            or (usual.result if accumulator.scalar or finishes else accumulator),
+        )
+
+    def image(
+        self, element: str | np.dtype | type | Format | None = None, preset: str | None = None
+    ) -> KernelImage:
+        """The kernel image for an element format and a preset, from the cache or newly made.
+
+        Args:
+            element: name, dtype or row of nicemu.dtypes; None: the op's own.
+            preset: "wide", "per-hop" or "per-add"; None: the op's own.
+
+        Raises:
+            ArgumentError: see :meth:`formats`.
+            OpError: the op cannot be compiled for a core; the message says where and why.
+            ImageError: numba or llvmlite is missing.
+        """
+        formats = self.formats(element, preset)
+        key = (formats, preset or self.preset, self._source.key())  # globals may have changed
+        if key not in self._images:
+            made = compile_image(self.name, self._source, formats, preset or self.preset)
+            self._images[key] = made
+        return self._images[key]
+
+
+def _format(element: str | np.dtype | type | Format) -> Format:
+    return element if isinstance(element, Format) else format_of(element)
+
+
+@overload
+def reduce_op(merge: Callable[..., Any], /) -> ReduceOp: ...
+
+
+@overload
+def reduce_op(
+    merge: None = None,
+    *,
+    name: str | None = ...,
+    element: str | np.dtype | type | Format | None = ...,
+    accumulator: ItemSpec | None = ...,
+    partial: ItemSpec | None = ...,
+    result: ItemSpec | None = ...,
+    preset: str = ...,
+) -> Callable[[Callable[..., Any]], ReduceOp]: ...
+
+
+def reduce_op(
+    merge: Callable[..., Any] | None = None,
+    *,
+    name: str | None = None,
+    element: str | np.dtype | type | Format | None = None,
+    accumulator: ItemSpec | None = None,
+    partial: ItemSpec | None = None,
+    result: ItemSpec | None = None,
+    preset: str = "wide",
+) -> ReduceOp | Callable[[Callable[..., Any]], ReduceOp]:
+    """Decorator that makes a reduce op of ``merge(a, b)``: how two accumulators become one.
+
+    It is applied in the order of children, and neither assumed to be commutative nor associative.
+    The functions of an op may take the context as a last argument: see :class:`nicemu.Context`.
+
+    Args:
+        merge: the function, where the decorator is used without arguments.
+        name: of the op; None: the function's.
+        element: format of the workers' elements; None: open, an image is made for each.
+        accumulator: what is kept: a format, a tuple of them, or a structured dtype; "element"
+            stands for the element's format.  None: the preset's.
+        partial: what devices send each other; None: the preset's, or the accumulator.
+        result: what workers get; None: the element's format, or where there is no finish and the
+            accumulator has fields, the accumulator.
+        preset: numerics where a call names none: "wide", "per-hop" or "per-add".
+
+    Returns:
+        :class:`ReduceOp`.
+
+    Raises:
+        OpError: merge cannot be one.
+        ArgumentError: an unknown format or preset.
+
+    Example:
+        >>> @nicemu.reduce_op(element="bfloat16", accumulator="float32")
+        ... def l2norm(a, b):
+        ...     return a + b
+        >>> @l2norm.lift
+        ... def _(x):
+        ...     return x * x
+        >>> @l2norm.finish
+        ... def _(a):
+        ...     return math.sqrt(a)
+    """
+
+    def decorate(function: Callable[..., Any]) -> ReduceOp:
+        checked = _checked("merge", function)
+        return ReduceOp(
+            name or checked.__name__,
+            _PythonSource({"merge": checked}),
+            element=element,
+            accumulator=accumulator,
+            partial=partial,
+            result=result,
+            preset=preset,
+        )
+
+    return decorate if merge is None else decorate(merge)

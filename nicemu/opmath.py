@@ -1,0 +1,24 @@
+"""Functions for reduce ops that neither math nor numpy has.
+
+Owns: what they compute on the host, in numpy.  What they are on a core is the front ends' affair.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+__all__ = ["bits", "from_bits"]
+
+
+def bits(x: np.floating[Any]) -> np.unsignedinteger[Any]:
+    """The bits of a float32 as uint32, of a float64 as uint64."""
+    value: np.unsignedinteger[Any] = x.view(np.dtype(f"u{x.itemsize}"))
+    return value
+
+
+def from_bits(u: np.unsignedinteger[Any]) -> np.floating[Any]:
+    """The float32 with the bits of a uint32, the float64 with those of a uint64."""
+    value: np.floating[Any] = u.view(np.dtype(f"f{u.itemsize}"))
+    return value

@@ -1,0 +1,792 @@
+"""The Python front end: a function over numbers -> LLVM IR, through numba.
+
+Owns: which Python an op may use, how literals and the functions of math and numpy are taken, and
+what the author is told where something cannot be compiled.  It is a numba target of its own: it
+shares no compiled code and no settings with the user's numba, and no code of it runs on the host.
+The only module that imports numba.  Private parts of numba are used: pyproject.toml pins its minor
+version.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+import re
+from collections import namedtuple
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from types import FunctionType, ModuleType
+from typing import Any
+
+import llvmlite.binding as llvm
+import llvmlite.ir as llvm_ir
+import numpy as np
+from numba.core import (
+    callconv,
+    cgutils,
+    compiler,
+    ir,
+    typed_passes,
+    types,
+    typing,
+    untyped_passes,
+)
+from numba.core.base import BaseContext
+from numba.core.compiler_lock import global_compiler_lock
+from numba.core.compiler_machinery import (
+    FunctionPass,
+    PassManager,
+    register_pass,
+)
+from numba.core.dispatcher import Dispatcher
+from numba.core.imputils import Registry as LoweringRegistry
+from numba.core.typing.templates import (
+    AbstractTemplate,
+    signature,
+)
+from numba.core.typing.templates import (
+    Registry as TypingRegistry,
+)
+
+from nicemu.dtypes import Item
+from nicemu.errors import OpError
+from nicemu.opmath import bits, from_bits
+from nicemu.scalar import CONTEXT, Number, ScalarFunction, computed
+
+__all__ = ["compile_function"]
+
+# ---- what ops may call ---------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Call:
+    """A function that ops may call.
+
+    Attributes:
+        python: the callables by which authors name it.
+        arity: how many arguments; None: two or more, taken from left to right.
+        real: what it is on floats: an LLVM or irmath function, {} standing for f32 or f64.
+        whole: the same on integers, {} standing for the width, {u} for s or u; "" turns them into
+            floats first.
+        test: True: it gives a bool.
+    """
+
+    python: tuple[Callable[..., Any], ...]
+    arity: int | None
+    real: str
+    whole: str = ""
+    test: bool = False
+
+    def __repr__(self) -> str:
+        """For messages of numba's."""
+        return self.python[0].__name__
+
+
+CALLS: tuple[Call, ...] = (
+    Call((abs, math.fabs, np.abs, np.fabs), 1, "llvm.fabs.{}", "nicemu.{u}abs.i{}"),
+    Call((math.sqrt, np.sqrt), 1, "llvm.sqrt.{}"),
+    # Python's math.floor and the like give int; here they give the number's own type, exactly
+    Call((math.floor, np.floor), 1, "llvm.floor.{}", "nicemu.same.i{}"),
+    Call((math.ceil, np.ceil), 1, "llvm.ceil.{}", "nicemu.same.i{}"),
+    Call((math.trunc, np.trunc), 1, "llvm.trunc.{}", "nicemu.same.i{}"),
+    Call((round, np.rint, np.round), 1, "llvm.roundeven.{}", "nicemu.same.i{}"),
+    Call((math.exp, np.exp), 1, "nicemu.exp.{}"),
+    Call((np.exp2,), 1, "nicemu.exp2.{}"),
+    Call((math.log, np.log), 1, "nicemu.log.{}"),
+    Call((math.log2, np.log2), 1, "nicemu.log2.{}"),
+    Call((math.tanh, np.tanh), 1, "nicemu.tanh.{}"),
+    Call((math.copysign, np.copysign), 2, "nicemu.copysign.{}"),
+    Call((np.sign,), 1, "nicemu.sign.{}", "nicemu.{u}sign.i{}"),
+    Call((max,), None, "nicemu.max.{}", "llvm.{u}max.i{}"),
+    Call((min,), None, "nicemu.min.{}", "llvm.{u}min.i{}"),
+    # IEEE 754-2019 maximumNumber and minimumNumber: one NaN gives the other operand, -0 < +0
+    Call((np.fmax,), 2, "llvm.maximumnum.{}", "llvm.{u}max.i{}"),
+    Call((np.fmin,), 2, "llvm.minimumnum.{}", "llvm.{u}min.i{}"),
+    # maximum and minimum: NaN propagates
+    Call((np.maximum,), 2, "llvm.maximum.{}", "llvm.{u}max.i{}"),
+    Call((np.minimum,), 2, "llvm.minimum.{}", "llvm.{u}min.i{}"),
+    Call((math.isnan, np.isnan), 1, "nicemu.isnan.{}", test=True),
+    Call((math.isinf, np.isinf), 1, "nicemu.isinf.{}", test=True),
+    Call((math.isfinite, np.isfinite), 1, "nicemu.isfinite.{}", test=True),
+    Call((np.signbit,), 1, "nicemu.signbit.{}", test=True),
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Conversion:
+    """A type called as a function; ``to`` None: the number that the op computes in."""
+
+    python: tuple[Callable[..., Any], ...]
+    to: Any
+
+
+@dataclass(frozen=True, eq=False)
+class Reinterpretation:
+    """A float's bits as an unsigned integer, or back."""
+
+    python: tuple[Callable[..., Any], ...]
+    pairs: Mapping[Any, Any]
+
+
+CONVERSIONS = (
+    Conversion((int,), types.int64),
+    Conversion((float,), None),
+    Conversion((bool, np.bool_), types.boolean),
+    *(
+        Conversion((getattr(np, name),), getattr(types, name))
+        for name in ("float32", "float64", "int8", "int16", "int32", "int64", "uint8", "uint16",
+                     "uint32", "uint64")
+    ),
+)  # fmt: skip
+REINTERPRETATIONS = (
+    Reinterpretation((bits,), {types.float32: types.uint32, types.float64: types.uint64}),
+    Reinterpretation((from_bits,), {types.uint32: types.float32, types.uint64: types.float64}),
+)
+_ROWS: tuple[Call | Conversion | Reinterpretation, ...] = (*CALLS, *CONVERSIONS, *REINTERPRETATIONS)
+_KNOWN: dict[Any, Any] = {python: row for row in _ROWS for python in row.python}
+
+
+class _Plain:
+    """A named tuple as a tuple, so that a function may return both."""
+
+
+_PLAIN = _Plain()
+
+_typing = TypingRegistry()
+_lowering = LoweringRegistry("nicemu")
+
+
+def _declare(key: object, generic: Callable[..., Any], lower: Callable[..., Any]) -> None:
+    """Tell numba of a function: generic(context, argument types) -> result type, or None."""
+
+    class Template(AbstractTemplate):  # type: ignore[misc]
+        def generic(self, args: Sequence[Any], kws: Mapping[str, Any]) -> Any:
+            return None if kws else generic(self.context, args)
+
+    Template.key = key
+    _typing.register_global(key, types.Function(Template))
+    _lowering.lower(key, types.VarArg(types.Any))(lower)
+
+
+def _suffix(ty: Any) -> str:
+    return f"f{ty.bitwidth}"
+
+
+def _declare_call(row: Call) -> None:
+    def generic(context: Any, args: Sequence[Any]) -> Any:
+        if len(args) != row.arity if row.arity else len(args) < 2:
+            return None
+        ty = context.unify_types(*args)
+        if isinstance(ty, types.Integer | types.Boolean) and not row.whole:
+            ty = context.unit.real
+        if not isinstance(ty, types.Integer | types.Float):
+            return None
+        return signature(types.boolean if row.test else ty, *[ty] * len(args))
+
+    def lower(context: Any, builder: Any, sig: Any, args: Sequence[Any]) -> Any:
+        ty = sig.args[0]
+        if isinstance(ty, types.Float):
+            name = row.real.format(_suffix(ty))
+        else:
+            name = row.whole.format(ty.bitwidth, u="s" if ty.signed else "u")
+        out = llvm_ir.IntType(1) if row.test else args[0].type
+        given = args[: row.arity or 2]
+        fnty = llvm_ir.FunctionType(out, [arg.type for arg in given])
+        function = cgutils.get_or_insert_function(builder.module, fnty, name)
+        value = builder.call(function, given)
+        for arg in args[len(given) :]:
+            value = builder.call(function, [value, arg])
+        return value
+
+    _declare(row, generic, lower)
+
+
+def _declare_conversion(row: Conversion) -> None:
+    def generic(context: Any, args: Sequence[Any]) -> Any:
+        if len(args) != 1 or not isinstance(args[0], types.Number | types.Boolean):
+            return None
+        to = row.to or (context.unit.real)
+        return signature(to, args[0])
+
+    def lower(context: Any, builder: Any, sig: Any, args: Sequence[Any]) -> Any:
+        return context.cast(builder, args[0], sig.args[0], sig.return_type)
+
+    _declare(row, generic, lower)
+
+
+def _declare_reinterpretation(row: Reinterpretation) -> None:
+    def generic(context: Any, args: Sequence[Any]) -> Any:
+        if len(args) != 1 or args[0] not in row.pairs:
+            return None
+        return signature(row.pairs[args[0]], args[0])
+
+    def lower(context: Any, builder: Any, sig: Any, args: Sequence[Any]) -> Any:
+        return builder.bitcast(args[0], context.get_value_type(sig.return_type))
+
+    _declare(row, generic, lower)
+
+
+def _declare_plain() -> None:
+    def generic(context: Any, args: Sequence[Any]) -> Any:
+        ty = args[0]
+        if isinstance(ty, types.NamedUniTuple):
+            ty = types.UniTuple(ty.dtype, ty.count)
+        elif isinstance(ty, types.NamedTuple):
+            ty = types.Tuple(ty.types)
+        return signature(ty, args[0])
+
+    _declare(_PLAIN, generic, lambda context, builder, sig, args: args[0])
+
+
+for _call in CALLS:
+    _declare_call(_call)
+for _conversion in CONVERSIONS:
+    _declare_conversion(_conversion)
+for _reinterpretation in REINTERPRETATIONS:
+    _declare_reinterpretation(_reinterpretation)
+_declare_plain()
+
+
+# ---- the target ----------------------------------------------------------------------------------
+class _Statuses(callconv._MinimalCallHelper):  # type: ignore[misc]
+    """The exceptions that a function and its helpers may raise; the status is the number."""
+
+    def texts(self) -> tuple[str, ...]:
+        return tuple(_exception_text(*row) for row in self.exceptions.values())
+
+
+def _exception_text(kind: type, arguments: tuple[Any, ...] | None, where: Any) -> str:
+    text = kind.__name__
+    if arguments:
+        text += f": {', '.join(map(str, arguments))}"
+    return f"{text} ({Path(where[1]).name}:{where[2]})" if where else text
+
+
+class _CallConvention(callconv.MinimalCallConv):  # type: ignore[misc]
+    """Status in the return value, no Python objects."""
+
+    def _make_call_helper(self, builder: Any) -> Any:
+        return self.context.unit.statuses
+
+
+class _Typing(typing.BaseContext):  # type: ignore[misc]
+    """Numbers, tuples and the rows above.
+
+    Attributes:
+        unit: what is being compiled.
+    """
+
+    unit: Any = None
+
+    def load_additional_registries(self) -> None:
+        self.install_registry(_typing)
+
+
+class _Target(BaseContext):  # type: ignore[misc]
+    """Functions that return a status and know no Python objects.
+
+    Attributes:
+        unit: what is being compiled.
+    """
+
+    unit: Any = None
+
+    def __init__(self, context: _Typing) -> None:
+        super().__init__(context, "cpu")
+
+    def init(self) -> None:
+        layout = "e-m:e-p:64:64-i64:64-i128:128-n32:64-S128"
+        self._data = llvm.create_target_data(layout)
+
+    def load_additional_registries(self) -> None:
+        from numba.cpython import builtins, numbers, rangeobj, tupleobj  # noqa: F401
+
+        self.install_registry(_lowering)
+
+    @property
+    def target_data(self) -> Any:
+        return self._data
+
+    @property
+    def call_conv(self) -> Any:
+        return _CallConvention(self)
+
+    def codegen(self) -> None:
+        return None
+
+    def create_module(self, name: str) -> Any:
+        return llvm_ir.Module(name)
+
+
+@cache
+def _contexts() -> tuple[_Typing, _Target]:
+    typing_context = _Typing()
+    return typing_context, _Target(typing_context)
+
+
+class _Library:
+    """Where numba puts the modules of a function."""
+
+    def __init__(self) -> None:
+        self.modules: list[str] = []
+        self._reload_init: set[Any] = set()
+        self.recorded_timings: list[Any] = []
+
+    def create_ir_module(self, name: str) -> Any:
+        return llvm_ir.Module(name)
+
+    def add_ir_module(self, module: Any) -> None:
+        self.modules.append(str(module))
+
+    def finalize(self) -> None:
+        pass
+
+
+# ---- numba's own representation, before types ----------------------------------------------------
+_BINARY = ("binop", "static_binop", "inplace_binop")
+#: expressions of numba's that ops may have; of what else there is, the author is told in words
+_EXPRESSIONS = {
+    "binop", "inplace_binop", "unary", "call", "getattr", "getitem", "static_getitem",
+    "build_tuple", "exhaust_iter", "getiter", "iternext", "pair_first", "pair_second", "cast",
+    "phi", "null", "undef",
+}  # fmt: skip
+_WORDS = {
+    "build_list": "a list", "build_map": "a dict", "build_set": "a set", "yield": "yield",
+    "make_function": "a function inside it", "build_string": "a string",
+    "typed_getitem": "a subscript",
+}  # fmt: skip
+_REMEDY = "use numbers, tuples, if, for, while, and functions of math and numpy"
+MOST_POWER = 64
+
+
+class _Refused(Exception):
+    """Why, and where."""
+
+    def __init__(self, text: str, loc: Any) -> None:
+        super().__init__(text)
+        self.loc = loc
+
+
+class _Unit:
+    """A function and the helpers that it calls, while they are compiled."""
+
+    def __init__(self, number: Any) -> None:
+        self.number = number  # numba's type of what the op computes in
+        self.real = number if isinstance(number, types.Float) else types.float64
+        self.library = _Library()
+        self.statuses = _Statuses()
+        self.notes: list[str] = []
+        self._helpers: dict[FunctionType, Any] = {}
+        self._open: list[FunctionType] = []
+
+    def constant(self, value: Any) -> Any:
+        """A float as the op's number."""
+        return np.float32(value) if self.number == types.float32 else float(value)
+
+    def helper(self, function: FunctionType, loc: Any) -> object:
+        """What stands for a helper function in numba."""
+        if function in self._open:
+            raise _Refused(f"{function.__name__} calls itself: write a loop", loc)
+        if function not in self._helpers:
+            self._helpers[function] = _Helper(self, function)
+        return self._helpers[function]
+
+    def compile(self, function: FunctionType, arguments: Sequence[Any]) -> Any:
+        typing_context, target = _contexts()
+        typing_context.unit = target.unit = self
+        flags = compiler.Flags()
+        flags.enable_pyobject = flags.force_pyobject = flags.enable_looplift = False
+        flags.no_compile = flags.no_cpython_wrapper = flags.no_cfunc_wrapper = True
+        flags.nrt = flags.boundscheck = False
+        flags.error_model = "numpy"
+        self._open.append(function)
+        try:
+            return compiler.compile_extra(
+                typing_context, target, function, tuple(arguments), None, flags, {},
+                library=self.library, pipeline_class=_Pipeline,
+            )  # fmt: skip
+        finally:
+            self._open.pop()
+
+
+class _Helper:
+    """A Python function that an op calls: compiled for the types that it is called with."""
+
+    def __init__(self, unit: _Unit, function: FunctionType) -> None:
+        typing_context, target = _contexts()
+        helper = self
+
+        class Template(AbstractTemplate):  # type: ignore[misc]
+            key = helper
+
+            def generic(self, args: Sequence[Any], kws: Mapping[str, Any]) -> Any:
+                if kws:
+                    return None
+                if args not in helper.signatures:
+                    done = unit.compile(function, args)
+                    target.insert_user_function(helper, done.fndesc)
+                    helper.signatures[args] = done.signature
+                return helper.signatures[args]
+
+        self.signatures: dict[Any, Any] = {}
+        typing_context.insert_global(self, types.Function(Template))
+
+
+@register_pass(mutates_CFG=False, analysis_only=False)
+class _Resolve(FunctionPass):  # type: ignore[misc]
+    """Constants become the op's numbers, callables the rows above; what is neither is refused."""
+
+    _name = "nicemu_resolve"
+
+    def __init__(self) -> None:
+        FunctionPass.__init__(self)
+
+    def run_pass(self, state: Any) -> bool:
+        self.unit: _Unit = state.typingctx.unit
+        self.names: dict[str, Any] = {}  # variable -> the Python object it is
+        for block in state.func_ir.blocks.values():
+            body: list[Any] = []
+            small = self._small(block)
+            for statement in block.body:
+                if isinstance(statement, ir.Assign):
+                    self._assign(statement, small, block, body)
+                elif isinstance(statement, ir.Return):
+                    statement.value = self._call(_PLAIN, statement.value, block, body)
+                elif isinstance(statement, ir.DynamicRaise | ir.DynamicTryRaise | ir.TryRaise):
+                    text = "it raises what is computed: use a constant text"
+                    raise _Refused(text, statement.loc)
+                elif isinstance(statement, ir.SetItem | ir.StaticSetItem | ir.SetAttr | ir.Print):
+                    raise _Refused(f"it changes an object: {_REMEDY}", statement.loc)
+                body.append(statement)
+            block.body = body
+        return True
+
+    @staticmethod
+    def _call(row: object, argument: Any, block: Any, body: list[Any]) -> Any:
+        function = ir.Var(block.scope, f"$nicemu.f{len(body)}.{argument.name}", argument.loc)
+        result = ir.Var(block.scope, f"$nicemu.r{len(body)}.{argument.name}", argument.loc)
+        body.append(ir.Assign(ir.Global("plain", row, argument.loc), function, argument.loc))
+        call = ir.Expr.call(function, [argument], (), argument.loc)
+        body.append(ir.Assign(call, result, argument.loc))
+        return result
+
+    def _small(self, block: Any) -> set[str]:
+        """Variables that are only operands: integer constants there take the other's type."""
+        operands: set[str] = set()
+        others: set[str] = set()
+        for statement in block.body:
+            value = getattr(statement, "value", None)
+            if isinstance(value, ir.Expr) and value.op in _BINARY:
+                operands |= {value.lhs.name, value.rhs.name}
+                others |= {value.rhs.name} if value.fn in (operator.pow, operator.ipow) else set()
+            elif isinstance(value, ir.Expr) and value.op == "call":
+                operands |= {arg.name for arg in value.args}
+            elif isinstance(statement, ir.Assign) and isinstance(value, ir.Var):
+                others.add(value.name)
+            elif hasattr(statement, "list_vars"):
+                target = {statement.target.name} if isinstance(statement, ir.Assign) else set()
+                others |= {v.name for v in statement.list_vars()} - target
+        return operands - others
+
+    def _assign(self, statement: Any, small: set[str], block: Any, body: list[Any]) -> None:
+        value, target = statement.value, statement.target.name
+        if isinstance(value, ir.Const | ir.Global | ir.FreeVar):
+            statement.value = self._constant(value.value, target in small, value)
+            self.names[target] = value.value
+        elif isinstance(value, ir.Expr):
+            if value.op not in _EXPRESSIONS:
+                text = _WORDS.get(value.op, value.op.replace("_", " "))
+                raise _Refused(f"it uses {text}: {_REMEDY}", value.loc)
+            if value.op == "getattr" and isinstance(self.names.get(value.value.name), ModuleType):
+                module = self.names[value.value.name]
+                if not hasattr(module, value.attr):
+                    text = f"{module.__name__} has no {value.attr}: {_REMEDY}"
+                    raise _Refused(text, value.loc)
+                found = getattr(module, value.attr)
+                self.names[target] = found
+                name = f"{module.__name__}.{value.attr}"
+                statement.value = self._constant(
+                    found, target in small, ir.Global(name, found, value.loc)
+                )
+            elif value.op in _BINARY and value.fn in (
+                operator.pow,
+                operator.ipow,
+            ):
+                statement.value = self._power(value, block, body)
+
+    def _constant(self, value: object, small: bool, node: Any) -> Any:
+        """What stands for a constant, global or closure variable."""
+        real = isinstance(self.unit.number, types.Float)
+        name = getattr(node, "name", "")
+        if isinstance(value, bool | np.bool_ | type(None) | ModuleType) or value is range:
+            return node
+        if isinstance(value, str) and isinstance(node, ir.Const):
+            return node  # a text of an exception
+        if isinstance(value, float | np.float64 | np.float16):
+            return ir.Const(self.unit.constant(value), node.loc)
+        if isinstance(value, np.number):
+            return ir.Const(value, node.loc)
+        if isinstance(value, int):
+            if not -(2**63) <= value < 2**64:
+                raise _Refused(f"{value} has more than 64 bits: use np.uint64 and shifts", node.loc)
+            return ir.Const(np.int16(value) if real and small and -(2**15) <= value < 2**15
+                            else value, node.loc)  # fmt: skip
+        if isinstance(value, tuple) and all(isinstance(x, int | float | np.number) for x in value):
+            constants = [self.unit.constant(x) if isinstance(x, float) else x for x in value]
+            return ir.Const(tuple(constants), node.loc)
+        if isinstance(value, Dispatcher):  # of @numba.njit
+            value = value.py_func
+        if isinstance(value, FunctionType) and value not in _KNOWN:
+            return ir.Global(value.__name__, self.unit.helper(value, node.loc), node.loc)
+        try:
+            row = _KNOWN.get(value)
+        except TypeError:  # not hashable
+            row = None
+        if row is not None:
+            return ir.Global(name, row, node.loc)
+        if isinstance(value, type) and issubclass(value, BaseException):
+            return node
+        kind = type(value).__name__
+        shown = f"{name} ({kind})" if name and name != kind else kind
+        raise _Refused(f"it uses {shown}: {_REMEDY}", node.loc)
+
+    def _power(self, value: Any, block: Any, body: list[Any]) -> Any:
+        """x ** n as products, for a whole constant n; always the same ones in the same order."""
+        exponent = self.names.get(value.rhs.name)
+        if not isinstance(exponent, int) or not 0 <= exponent <= MOST_POWER:
+            text = f"x ** y is for whole constants of 0 to {MOST_POWER}: use math.sqrt, or "
+            raise _Refused(text + "math.exp(y * math.log(x))", value.loc)
+        loc = value.loc
+
+        def product(a: Any, b: Any) -> Any:
+            return ir.Expr.binop(operator.mul, a, b, loc)
+
+        def named(expression: Any) -> Any:
+            out = ir.Var(block.scope, f"$nicemu.p{len(body)}.{value.lhs.name}", loc)
+            body.append(ir.Assign(expression, out, loc))
+            return out
+
+        if exponent == 0:
+            return ir.Const(np.int16(1), loc)
+        total, square = None, value.lhs
+        while exponent:
+            if exponent & 1:
+                total = square if total is None else named(product(total, square))
+            exponent >>= 1
+            if exponent:
+                square = named(product(square, square))
+        return total
+
+
+@register_pass(mutates_CFG=False, analysis_only=True)
+class _Report(FunctionPass):  # type: ignore[misc]
+    """What the author should know: a float32 op that computes in float64."""
+
+    _name = "nicemu_report"
+
+    def __init__(self) -> None:
+        FunctionPass.__init__(self)
+
+    def run_pass(self, state: Any) -> bool:
+        unit: _Unit = state.typingctx.unit
+        lines = [
+            statement.loc.line
+            for block in state.func_ir.blocks.values()
+            for statement in block.find_insts(ir.Assign)
+            if state.typemap.get(statement.target.name) == types.float64
+        ]
+        for block in state.func_ir.blocks.values():
+            for statement in block.find_insts(ir.Assign):
+                value = statement.value
+                phi = isinstance(value, ir.Expr) and value.op == "phi"
+                if phi and ir.UNDEFINED in value.incoming_values:
+                    name = statement.target.unversioned_name
+                    raise _Refused(f"{name} has no value on some way: set it before", value.loc)
+        if lines and unit.number == types.float32:
+            where = f"{Path(state.func_ir.loc.filename).name}:{min(lines)}"
+            unit.notes.append(f"{where}: computed in float64")
+        return False
+
+
+class _Pipeline(compiler.CompilerBase):  # type: ignore[misc]
+    """numba's passes from byte code to LLVM, without those that inline, lift or vectorise."""
+
+    def define_pipelines(self) -> list[Any]:
+        passes = PassManager("nicemu")
+        for step in (
+            untyped_passes.TranslateByteCode,
+            untyped_passes.FixupArgs,
+            untyped_passes.IRProcessing,
+            untyped_passes.GenericRewrites,
+            _Resolve,
+            untyped_passes.DeadBranchPrune,
+            untyped_passes.ReconstructSSA,
+            typed_passes.NopythonTypeInference,
+            _Report,
+            typed_passes.PreLowerStripPhis,
+            typed_passes.NoPythonSupportedFeatureValidation,
+            typed_passes.IRLegalization,
+            typed_passes.AnnotateTypes,
+            typed_passes.NativeLowering,
+            typed_passes.NoPythonBackend,
+        ):
+            passes.add_pass(step, step.__name__)
+        passes.finalize()
+        return [passes]
+
+
+# ---- LLVM's own traps ----------------------------------------------------------------------------
+def _cleaned(text: str) -> str:
+    """Without a target, and where numba's IR leaves a result to the target, with a defined one.
+
+    Floats out of an integer's range become its nearest end and NaN 0, amounts of shifts count
+    modulo the width, division by zero gives 0, and the smallest integer divided by -1 itself.
+    """
+    declared: set[str] = set()
+
+    def saturated(match: re.Match[str]) -> str:
+        sign, src, value, dst = match.groups()
+        name = f"llvm.fpto{sign}i.sat.{dst}.{'f32' if src == 'float' else 'f64'}"
+        declared.add(f"declare {dst} @{name}({src})")
+        return f"call {dst} @{name}({src} {value})"
+
+    def called(match: re.Match[str]) -> str:
+        verb, ty, a, b = match.groups()
+        declared.add(f"declare {ty} @nicemu.{verb}.{ty}({ty}, {ty})")
+        return f"call {ty} @nicemu.{verb}.{ty}({ty} {a}, {ty} {b})"
+
+    text = re.sub(r"^target .*$", "", text, flags=re.M)
+    text = re.sub(r"fpto([su])i (float|double) (\S+) to (i\d+)", saturated, text)
+    text = re.sub(r"(?<== )(shl|[la]shr|[su]div|[su]rem)(?: nuw| nsw| exact)* (i\d+) (\S+), (\S+)",
+                  called, text)  # fmt: skip
+    return "\n".join([text, *sorted(declared)])
+
+
+# ---- what the author is told ---------------------------------------------------------------------
+#: a part of numba's message -> what it means here; the groups are filled in
+_MEANINGS: tuple[tuple[str, str], ...] = (
+    (r"constraint encountered: raise", "it raises what is computed: use a constant text"),
+    (r"lowering <built-in function floor>", "% and // are for integers: use math.floor(a / b)"),
+    (r"Illegal IR, del", "it uses del: leave it out"),
+    (r"NameError: name '(\w+)' is not defined", "there is no {0}: define or import it"),
+    (r"Untyped global name '(\w+)'", "it uses {0}, which a core does not have: " + _REMEDY),
+    (r"Unknown attribute '(\w+)' of type (.+)", "{1} has no {0}: " + _REMEDY),
+    (r"built-in function (\w+)>\) found for signature:\s*>>> \w+\((.*)\)",
+     "{0} is not defined for {1}: " + _REMEDY),
+    (r"No implementation of function .* found for signature:\s*>>> .*\((.*)\)",
+     "a function is called with {0}: pass what it takes, numbers"),
+    (r"Cannot unify (.+) and (.+) for '([\w.]+)'",
+     "{2} is {0} on one way and {1} on another: give it one type"),
+    (r"[Cc]an't unify return type from the following types: (.+)",
+     "it returns {0} on different ways: return one type"),
+    (r"variable '(\w+)' referenced before assignment|Variable '(\w+)' referenced before",
+     "{0} has no value on some way: set it before"),
+    (r"[Uu]nsupported opcode.*?\(?([A-Z_]{4,})", "it uses what byte code calls {0}: " + _REMEDY),
+    (r"(?:Use of unsupported|unsupported) (.*)", "it uses {0}: " + _REMEDY),
+    (r"No definition for lowering (.*)", "a core cannot do {0}: " + _REMEDY),
+)  # fmt: skip
+
+
+def _explained(error: BaseException) -> str:
+    text = re.sub(r"\x1b\[[0-9;]*m", "", str(error))
+    for pattern, meaning in _MEANINGS:
+        if found := re.search(pattern, text):
+            return meaning.format(*(re.sub(r"\s+", " ", g.strip()) for g in found.groups("")))
+    lines = [x.strip() for x in text.splitlines() if x.strip() and not x.startswith("Failed in")]
+    return f"{lines[0] if lines else type(error).__name__}: {_REMEDY}"
+
+
+def _located(function: FunctionType, line: int | None) -> str:
+    return f"{Path(function.__code__.co_filename).name}:{line or function.__code__.co_firstlineno}"
+
+
+# ---- the door ------------------------------------------------------------------------------------
+_Context = namedtuple("_Context", CONTEXT)  # type: ignore[misc]
+
+
+def _numba_type(number: Number) -> Any:
+    return types.boolean if number.kind == "bool" else getattr(types, str(number))
+
+
+@cache
+def _record(names: tuple[str, ...]) -> type:
+    """One class for the same names: numba takes others for other types."""
+    return namedtuple("Fields", names)
+
+
+def _argument(item: Item) -> Any:
+    numbers = [_numba_type(computed(row)) for row in item.formats]
+    if item.scalar:
+        return numbers[0]
+    names = _record(tuple(name for name, _ in item.fields))
+    if len(set(numbers)) == 1:
+        return types.NamedUniTuple(numbers[0], len(numbers), names)
+    return types.NamedTuple(numbers, names)
+
+
+def _computing(accumulator: Item) -> Number:
+    """What the constants of an op are: float32 or float64, or the first field's integers."""
+    numbers = [computed(row) for row in accumulator.formats]
+    floats = [number for number in numbers if number.kind == "float"]
+    return max(floats) if floats else numbers[0]
+
+
+def _number(ty: Any) -> Number | None:
+    """None: it is no number."""
+    if isinstance(ty, types.Boolean):
+        return Number("bool", 8)
+    if isinstance(ty, types.Integer):
+        return Number("int" if ty.signed else "uint", ty.bitwidth)
+    return Number("float", ty.bitwidth) if ty in (types.float32, types.float64) else None
+
+
+def compile_function(
+    function: FunctionType, arguments: Sequence[Item], accumulator: Item, context: bool, what: str
+) -> ScalarFunction:
+    """The IR of a function.
+
+    Args:
+        function: pure Python.
+        arguments: what it is called with: numbers, or named tuples of them.
+        accumulator: of the op: float constants are of the number that its widest float is computed
+            in, or float64 where it has none.
+        context: whether the context comes after the arguments.
+        what: it is, for messages.
+
+    Raises:
+        OpError: it cannot be compiled for a core; the message says where, why and what to do.
+    """
+    given = [_argument(item) for item in arguments]
+    if context:
+        given.append(types.NamedUniTuple(types.int64, len(CONTEXT), _Context))
+    unit = _Unit(_numba_type(_computing(accumulator)))
+    with global_compiler_lock:
+        try:
+            done = unit.compile(function, given)
+        except _Refused as error:
+            raise OpError(f"{what} ({_located(function, error.loc.line)}): {error}") from None
+        except Exception as error:  # numba's own errors, and what it trips over
+            line = getattr(getattr(error, "loc", None), "line", None)
+            text = f"{what} ({_located(function, line)}): {_explained(error)}"
+            raise OpError(text) from None
+    returned = done.signature.return_type
+    parts = list(returned) if isinstance(returned, types.BaseTuple) else [returned]
+    numbers = [_number(ty) for ty in parts]
+    if None in numbers or not numbers:
+        raise OpError(
+            f"{what} ({_located(function, None)}): it returns {returned}: return a number, or a "
+            "tuple of numbers"
+        )
+    convention = _CallConvention(_contexts()[1])
+    return ScalarFunction(
+        modules=tuple(map(_cleaned, unit.library.modules)),
+        symbol=done.fndesc.llvm_func_name,
+        out=str(convention.get_return_type(returned).pointee),
+        results=tuple(x for x in numbers if x is not None),
+        context=context,
+        where=f"{what} ({_located(function, None)})",
+        statuses=unit.statuses.texts(),
+        notes=tuple(f"{what}, {note}" for note in unit.notes),
+    )
