@@ -585,6 +585,11 @@ u64 device_arrived(const struct member *m, const struct turn *t)
     return same ? v->arrived : 0;
 }
 
+u64 device_ready(const struct member *m, const struct turn *t)
+{
+    return device_arrived(m, t) ? m->lane[t->place.lane].kept[t->place.round & 1].ready : 0;
+}
+
 void device_enter(struct member *m, struct turn *t, u32 child, const struct message *partial,
                   u64 now)
 {

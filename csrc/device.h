@@ -102,6 +102,9 @@ void device_restart(struct member *m, u32 first);
 enum verdict device_receive(struct device *d, const struct packet *p, const struct frame *f,
                             u64 now);
 
+/* Virtual time until which the device is at work on what it has of a turn; 0: it has nothing. */
+u64 device_ready(const struct member *m, const struct turn *t);
+
 /* ---- when a worker is gone -------------------------------------------------------------- */
 /* Children whose arrivals a turn's slot has, as bits. */
 u64 device_arrived(const struct member *m, const struct turn *t);

@@ -111,7 +111,7 @@ void exchange_stored(void *fabric, struct worker *w, struct turn *t, struct buff
 void exchange_emitted(void *fabric, struct device *d, struct exchange *e);
 
 /* ---- failure.c -------------------------------------------------------------------------- */
-void party_waits(void *fabric, struct worker *w, u32 plane, struct turn *t, u32 resends);
+bool party_waits(void *fabric, struct worker *w, u32 plane, struct turn *t, u32 resends);
 void party_broke(void *fabric, struct device *d, struct group *g, struct turn *t, u32 core,
                  const struct call_end *end);
 /* The ends of a cable have seen that it is down, or up again; false when the host has no memory. */

@@ -208,19 +208,29 @@ static void fail(struct nicemu_fabric *f, struct party *p, nicemu_event *news)
     }
 }
 
-void party_waits(void *fabric, struct worker *w, u32 plane, struct turn *t, u32 resends)
+static bool at_work(const struct party *p, u32 plane, const struct turn *t, u64 now)
+{
+    for (u32 i = 0; i < p->members; i++)
+        if (p->member[i]->plane == plane && device_ready(p->member[i], t) > now)
+            return true;
+    return false;
+}
+
+bool party_waits(void *fabric, struct worker *w, u32 plane, struct turn *t, u32 resends)
 {
     struct nicemu_fabric *f = fabric;
     struct group *g = w->group;
     struct party *p = f->party[g->index];
+    if (at_work(p, plane, t, f->clock.now)) /* handlers take as long as they take */
+        return false;
     bool elsewhere = g->planes > 1 && g->plan[1 - plane].up && g->plan[plane].up;
     if (elsewhere && resends >= f->config.max_resends / 2 && !p->suspect[plane]) {
         p->suspect[plane] = true;
         clock_add(&f->clock, f->clock.now, EVENT_SUSPECT, g->number, NULL);
-        return;
+        return true;
     }
     if (elsewhere || resends < f->config.max_resends)
-        return;
+        return true;
     nicemu_event news = {.chunk = t->chunk};
     mark_missing(f, p->root[plane], t, news.workers);
     news.missing = count_bits(news.workers);
@@ -228,6 +238,7 @@ void party_waits(void *fabric, struct worker *w, u32 plane, struct turn *t, u32 
         mark_waiting(p, plane, t, news.workers);
     news.waiting = news.missing ? 0 : count_bits(news.workers);
     fail(f, p, &news);
+    return true;
 }
 
 void party_broke(void *fabric, struct device *d, struct group *g, struct turn *t, u32 core,

@@ -24,7 +24,7 @@ static struct message contribution(const struct worker *w, u32 plane, const stru
                         }};
     if (!gives)
         return m;
-    if (t->result) {
+    if (t->moved && t->result) {
         m.owner = t->result;
         m.payload = t->result->bytes;
         m.bytes = piece.count * e->result_bytes;
@@ -80,10 +80,10 @@ u64 worker_tick(struct worker *w, u64 now)
             struct wait *wait = &w->wait[plane][lane];
             if (wait->busy && wait->deadline <= now) {
                 struct turn *t = group_find(w->group, plane, wait->place);
-                w->outlet->waits(w->outlet->fabric, w, plane, t, wait->resends);
+                bool counts = w->outlet->waits(w->outlet->fabric, w, plane, t, wait->resends);
                 if (!wait->busy) /* given up */
                     continue;
-                wait->resends++;
+                wait->resends += counts;
                 wait->patience *= wait->patience < LONGEST_PATIENCE * w->timeout ? 2 : 1;
                 wait->deadline = now + wait->patience;
                 w->host->counters.resent++;

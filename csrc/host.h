@@ -17,7 +17,7 @@ struct host {
 /* A lane whose chunk has been sent. */
 struct wait {
     bool busy;
-    u32 resends;
+    u32 resends; /* while no device was at work on it */
     struct place place; /* of the turn */
     u64 deadline, patience; /* virtual time of the next resend, and from there to the one after */
 };

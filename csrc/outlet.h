@@ -25,8 +25,9 @@ struct outlet {
     void (*send)(void *fabric, u32 direction, const struct message *m, u64 at);
     /* A worker has stored the result of its turn. */
     void (*stored)(void *fabric, struct worker *w, struct turn *t, struct buffer *result);
-    /* A worker has sent its arrival for the turn that often without an answer. */
-    void (*waits)(void *fabric, struct worker *w, u32 plane, struct turn *t, u32 resends);
+    /* A worker has sent its arrival for the turn that often without an answer; false when that is
+     * not to be counted: a device is at work on it. */
+    bool (*waits)(void *fabric, struct worker *w, u32 plane, struct turn *t, u32 resends);
     /* The device has the partial sum of a chunk. */
     void (*emitted)(void *fabric, struct device *d, struct exchange *e);
     /* A handler of the device ended otherwise than by returning 0. */

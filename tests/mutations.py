@@ -138,6 +138,14 @@ MUTATIONS: tuple[Mutation, ...] = (
     ),
     Mutation(
         8,
+        "resends count as vain while a device is at work",
+        "csrc/host.c",
+        "wait->resends += counts;",
+        "wait->resends += counts || true;",
+        "tests/test_fabric.py::test_invariant_8_a_slow_handler_is_no_dead_worker",
+    ),
+    Mutation(
+        8,
         "a result is not sent again",
         "csrc/device.c",
         "send_down(d, m, kept, p->child, now);",

@@ -439,6 +439,34 @@ def test_a_failing_handler_ends_its_group_and_no_other() -> None:
 # ---- the death of a worker -----------------------------------------------------------------------
 
 
+def test_invariant_8_what_is_sent_again_is_the_contribution() -> None:
+    """Also when another worker has the result already, which may be of another size."""
+    wider = made(element="float16")  # results are float32
+    fabric = Fabric(2, "star", loss=0.3, seed=1)
+    with fabric.group() as group:
+        group.start(Exchange(wider, streams(2, 20_000, "float16"), [None, None])).wait()
+    fabric.run()
+    counters = fabric.counters()
+    assert counters.resent > 20 and "count" not in counters.drops
+    sums_up(counters)
+
+
+@pytest.mark.parametrize("planes", [1, 2])
+def test_invariant_8_a_slow_handler_is_no_dead_worker(planes: int) -> None:
+    """Each call takes 0.8 ms of virtual time: longer than a worker resends in vain."""
+    wait = [
+        *load_constant(T0, 400_000),
+        encode("addi", rd=T0, rs1=T0, imm=-1),
+        encode("bne", rs1=T0, rs2=0, target=-4),
+        *OK,
+    ]
+    slow = made(first=wait, acc=wait, finish=wait)
+    fabric = Fabric(2, "star", planes=planes, max_resends=2)
+    with fabric.group() as group:
+        group.start(Exchange(slow, streams(2, 300, "float32"), [None, None])).wait()
+    assert fabric.counters().resent > 2 and not fabric.replays()
+
+
 def test_invariant_8_virtual_time_ends_before_its_numbers_do() -> None:
     """As slow as links may be, and more resends than there is time for."""
     slowest: dict[str, Any] = {"delay": 1.0, "jitter": 1.0, "reorder": 0.1, "loss": 1.0}
