@@ -184,7 +184,7 @@ class BadLinks(RuleBasedStateMachine):
             self.seen["closed or failed"] += 1
 
 
-SETTINGS = machine_settings(examples=60, steps=40)
+SETTINGS = machine_settings(examples=120, steps=40)
 
 
 def test_whatever_happens_to_links_every_collective_ends() -> None:
