@@ -122,6 +122,13 @@ class BadLinks(RuleBasedStateMachine):
         self.hurt |= self.behind(link.child)
         self.seen["down"] += 1
 
+    @precondition(lambda self: self.groups)
+    @rule(i=st.integers(0, 9), link=st.integers(0, 99))
+    def cut_at_work(self, i: int, link: int) -> None:
+        """A link goes down as chunks set out."""
+        self.start(i, 700, moved=False, asked=False, seed=0)
+        self.link_down(link)
+
     @rule(i=st.integers(0, 99))
     def link_up(self, i: int) -> None:
         link = self.links()[i % len(self.links())]
@@ -184,7 +191,7 @@ class BadLinks(RuleBasedStateMachine):
             self.seen["closed or failed"] += 1
 
 
-SETTINGS = machine_settings(examples=120, steps=40)
+SETTINGS = machine_settings(examples=60, steps=40)
 
 
 def test_whatever_happens_to_links_every_collective_ends() -> None:
