@@ -19,7 +19,7 @@ from nicemu.image import ABI_VERSION, Formats, KernelImage, cached
 from nicemu.llvm import installed
 from nicemu.scalar import ScalarFunction
 
-__all__ = ["Source", "compile_image"]
+__all__ = ["Source", "compile_image", "kernels_of"]
 
 
 class Source(Protocol):
@@ -78,6 +78,19 @@ def _compiler() -> str:
     return f"{digest.hexdigest()} numba {installed('numba')}"
 
 
+def kernels_of(
+    name: str, source: Source, formats: Formats
+) -> tuple[scalar.ScalarOp, str, dict[str, str]]:
+    """The IR of an op: its functions, the kernels around them, and the symbol of each entry.
+
+    Raises:
+        OpError: the op cannot be compiled.
+        ImageError: llvmlite or numba is missing.
+    """
+    op = scalar.scalar_op(name, source.functions(formats), formats)
+    return (op, *kernels.kernels(op, formats))
+
+
 def compile_image(name: str, source: Source, formats: Formats, preset: str) -> KernelImage:
     """The kernel image of an op, from the cache or newly built.
 
@@ -93,8 +106,7 @@ def compile_image(name: str, source: Source, formats: Formats, preset: str) -> K
     """
 
     def build() -> KernelImage:
-        op = scalar.scalar_op(name, source.functions(formats), formats)
-        text, symbols = kernels.kernels(op, formats)
+        op, text, symbols = kernels_of(name, source, formats)
         code, offsets = _link(llvm.emit([op.ir, text], set(symbols.values()), name), name)
         return KernelImage(
             op=name,

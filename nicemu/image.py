@@ -29,6 +29,7 @@ __all__ = [
     "CONTEXT_SIZE",
     "ENTRIES",
     "FAN_INS",
+    "LEAVING",
     "PRESETS",
     "REQUIRED",
     "Context",
@@ -46,6 +47,8 @@ ALIGNMENT = 64  # of accumulator, payloads, destination and context block, in by
 REQUIRED: tuple[str, ...] = ("first", "load", "acc", "merge", "emit", "finish")
 FAN_INS: tuple[int, ...] = (2, 4, 8)
 REDUCING: tuple[str, ...] = ("first", "load", "acc", "merge")
+#: entry that writes a result -> which of an image's Formats that has
+LEAVING: dict[str, str] = {"emit": "partial", "finish": "result"}
 ENTRIES: tuple[str, ...] = REQUIRED + tuple(f"{e}{k}" for e in REDUCING for k in FAN_INS)
 
 # ---- context block -----------------------------------------------------------------------------

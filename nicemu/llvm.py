@@ -1,4 +1,4 @@
-"""The door to LLVM: IR as text in, IR as text or a RISC-V object out.
+"""The door to LLVM: IR as text in; IR as text, a RISC-V object, or functions of the host out.
 
 Owns: the target of the cores, the optimiser's settings, and llvmlite, which it imports when first
 used.  What the IR computes is the others' affair.
@@ -14,7 +14,7 @@ from typing import Any
 
 from nicemu.errors import ImageError
 
-__all__ = ["FEATURES", "RECIPE", "emit", "installed", "optimise"]
+__all__ = ["FEATURES", "RECIPE", "emit", "installed", "on_host", "optimise"]
 
 TRIPLE = "riscv64-unknown-elf"
 FEATURES = "+m,+a,+f,+d,+c,+v,+zfh,+zvfh,+zfbfmin,+zvfbfmin,+zvfbfwma,+zba,+zbb,+zbs,+zicond"
@@ -85,9 +85,12 @@ def _run(llvm: Any, module: Any, machine: Any, settings: dict[str, bool]) -> Non
     builder.getModulePassManager().run(module, builder)
 
 
-def _prepared(llvm: Any, texts: Iterable[str], keep: Iterable[str], what: str) -> tuple[Any, Any]:
-    """Several modules linked, all but the functions to keep internal; and a target machine."""
-    machine = llvm.Target.from_triple(TRIPLE).create_target_machine(**TARGET)
+def _cores(llvm: Any) -> Any:
+    return llvm.Target.from_triple(TRIPLE).create_target_machine(**TARGET)
+
+
+def _prepared(llvm: Any, machine: Any, texts: Iterable[str], keep: Iterable[str], what: str) -> Any:
+    """Several modules linked for a machine, all but the functions to keep internal."""
     module = _linked(llvm, texts, machine, what)
     kept = set(keep)
     for function in module.functions:
@@ -97,7 +100,7 @@ def _prepared(llvm: Any, texts: Iterable[str], keep: Iterable[str], what: str) -
     for variable in module.global_variables:
         if not variable.is_declaration:
             variable.linkage = "internal"
-    return module, machine
+    return module
 
 
 def optimise(texts: Iterable[str], keep: Iterable[str], what: str) -> str:
@@ -108,7 +111,8 @@ def optimise(texts: Iterable[str], keep: Iterable[str], what: str) -> str:
     """
     llvm = _llvm()
     with _LOCK:
-        module, machine = _prepared(llvm, texts, keep, what)
+        machine = _cores(llvm)
+        module = _prepared(llvm, machine, texts, keep, what)
         _run(llvm, module, machine, SCALAR)
         return str(module)
 
@@ -121,6 +125,30 @@ def emit(texts: Iterable[str], keep: Iterable[str], what: str) -> bytes:
     """
     llvm = _llvm()
     with _LOCK:
-        module, machine = _prepared(llvm, texts, keep, what)
+        machine = _cores(llvm)
+        module = _prepared(llvm, machine, texts, keep, what)
         _run(llvm, module, machine, KERNEL)
         return bytes(machine.emit_object(module))
+
+
+def on_host(texts: Iterable[str], keep: Iterable[str], what: str) -> tuple[Any, dict[str, int]]:
+    """Modules compiled for the host, without vectors.
+
+    Returns:
+        What must outlive the functions, and the address of each that is kept.
+
+    Raises:
+        ImageError: a module is not valid IR.
+    """
+    llvm = _llvm()
+    kept = list(keep)
+    with _LOCK:
+        machine = llvm.Target.from_triple(llvm.get_process_triple()).create_target_machine(
+            cpu=llvm.get_host_cpu_name(), features=llvm.get_host_cpu_features().flatten(),
+            opt=2, reloc="pic", codemodel="jitdefault", jit=True,
+        )  # fmt: skip
+        module = _prepared(llvm, machine, texts, kept, what)
+        _run(llvm, module, machine, SCALAR)
+        engine = llvm.create_mcjit_compiler(module, machine)
+        engine.finalize_object()
+        return engine, {name: engine.get_function_address(name) for name in kept}

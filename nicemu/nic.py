@@ -36,7 +36,16 @@ from nicemu._core import Cores, Counters, Stop
 from nicemu._nicemu import ffi, lib
 from nicemu.dtypes import Item, item_of
 from nicemu.errors import ArgumentError, FaultError, ImageError, StatusError
-from nicemu.image import ALIGNMENT, CONTEXT_SIZE, FAN_INS, MAX_CODE, REQUIRED, Context, KernelImage
+from nicemu.image import (
+    ALIGNMENT,
+    CONTEXT_SIZE,
+    FAN_INS,
+    LEAVING,
+    MAX_CODE,
+    REQUIRED,
+    Context,
+    KernelImage,
+)
 from nicemu.machine import Machine
 from nicemu.machine import machine as machine_of
 from nicemu.tables import Table
@@ -52,8 +61,6 @@ LINE = 64  # alignment of what lies in a scratchpad slice
 # most input between two calls of a progress callback, or looks at Ctrl-C
 BATCH = 8 << 20  # bytes
 PACKETS = 8192
-# entry that writes a result -> the image's format of it
-LEAVING = {"emit": "partial", "finish": "result"}
 
 
 @dataclass(frozen=True)

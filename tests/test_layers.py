@@ -31,6 +31,7 @@ LEVELS: tuple[tuple[str, ...], ...] = (
     ("scalar",),
     ("kernels", "python_ir"),
     ("compile",),
+    ("host",),
     ("op",),
     ("builtin",),
     (

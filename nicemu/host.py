@@ -1,0 +1,219 @@
+"""An op's kernels on the host: the IR of its image, for another processor.
+
+Owns: calling them on arrays, and the conversions that LLVM expects of a host's run-time library.
+A second answer for checks and for authors; nothing in here takes part in a reduction.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from string import ascii_lowercase
+
+import numpy as np
+
+from nicemu.compile import Source, kernels_of
+from nicemu.dtypes import Format, Item, format_of
+from nicemu.errors import ArgumentError
+from nicemu.image import LEAVING, Context, Formats
+from nicemu.llvm import on_host
+
+__all__ = ["HostCall", "HostKernels"]
+
+
+_LOOP_HINT = re.compile(r", !llvm\.loop !\d+")
+
+
+@dataclass(frozen=True)
+class HostCall:
+    """A call that returned.  NaNs are canonical: which one is computed differs between processors.
+
+    Attributes:
+        status: 0, or a status that the op defines.
+        accumulator: the accumulator afterwards, shape (count,), accumulator dtype.
+        output: what `emit` or `finish` wrote, shape (count,); None for other entries.
+    """
+
+    status: int
+    accumulator: np.ndarray
+    output: np.ndarray | None
+
+
+class HostKernels:
+    """The entries of an op's image, of the same IR, as functions of the host.
+
+    Attributes:
+        formats: what they take and give.
+        entries: their names.
+        statuses: what it means when one returns 1, 2, ...
+    """
+
+    def __init__(self, name: str, source: Source, formats: Formats) -> None:
+        """Compile them.
+
+        Args:
+            name: of the op.
+            source: its functions.
+            formats: what they are made for.
+
+        Raises:
+            OpError: the op cannot be compiled.
+            ImageError: llvmlite or numba is missing.
+        """
+        op, text, symbols = kernels_of(name, source, formats)
+        text = _LOOP_HINT.sub("", text)  # vectors of the cores' length
+        library = "".join(_narrowing(*row) for row in _NARROWING) + _WIDENING
+        kept = {*symbols.values(), *(row[0] for row in _NARROWING), "__extendhfsf2"}
+        self._engine, addresses = on_host([op.ir, text, library], kept, name)
+        pointer, count = ctypes.c_void_p, ctypes.c_int64
+        prototype = ctypes.CFUNCTYPE(ctypes.c_int64, pointer, pointer, count, pointer)
+        self._functions = {entry: prototype(addresses[s]) for entry, s in symbols.items()}
+        self.formats = formats
+        self.entries = tuple(symbols)
+        self.statuses = op.statuses
+
+    def call(
+        self,
+        entry: str,
+        payloads: Sequence[np.ndarray] = (),
+        *,
+        accumulator: np.ndarray | None = None,
+        count: int | None = None,
+        context: Context | None = None,
+    ) -> HostCall:
+        """Run one entry; arguments as :meth:`nicemu.Nic.handle`'s.
+
+        ``accumulator`` None is one of zeros.  An op that loops forever does so here, too.
+
+        Raises:
+            ArgumentError: no such entry, or arrays that do not fit.
+        """
+        if entry not in self._functions:
+            raise ArgumentError(f"entry {entry!r} is not there: use {', '.join(self.entries)}")
+        formats = self.formats
+        wanted = 0 if entry in LEAVING else int(entry.lstrip(ascii_lowercase) or 1)
+        if len(payloads) != wanted:
+            raise ArgumentError(f"entry {entry!r} with {len(payloads)} payloads: it takes {wanted}")
+        if count is None:
+            if accumulator is None and not payloads:
+                raise ArgumentError("count is not given: pass count, payloads or accumulator")
+            count = len(payloads[0] if accumulator is None else accumulator)
+        payload = formats.partial if entry.startswith(("load", "merge")) else formats.element
+        if accumulator is None:
+            accumulator = np.zeros(count, formats.accumulator.dtype)
+        acc = _packed(accumulator, formats.accumulator, count)
+        places = [_packed(values, payload, count) for values in payloads]
+        leaving = getattr(formats, LEAVING[entry]) if entry in LEAVING else None
+        if leaving is not None:
+            places = [np.zeros(count * leaving.size, np.uint8)]
+        table = np.array([place.ctypes.data for place in places], np.uint64)
+        block = np.frombuffer((context or Context()).pack(), np.uint8)
+        status = self._functions[entry](
+            acc.ctypes.data, table.ctypes.data, count, block.ctypes.data
+        )
+        return HostCall(
+            status=status,
+            accumulator=_unpacked(acc, formats.accumulator, count),
+            output=_unpacked(places[0], leaving, count) if leaving is not None else None,
+        )
+
+
+def _packed(values: np.ndarray, item: Item, count: int) -> np.ndarray:
+    """A copy of its bytes, as a core has them."""
+    if values.dtype != item.dtype or values.shape != (count,):
+        raise ArgumentError(
+            f"array of shape {values.shape} and dtype {values.dtype}: this entry takes "
+            f"({count},) of {item}"
+        )
+    return item.pack(np.ascontiguousarray(values), max(count, 1)).view(np.uint8).copy()
+
+
+def _unpacked(data: np.ndarray, item: Item, count: int) -> np.ndarray:
+    values = item.unpack(data.view(item.stored), max(count, 1))
+    for name, row in item.fields:
+        field = values[name] if name else values
+        if row.kind == "float":
+            bits = field.view(row.bits_dtype)
+            bits[np.isnan(field)] = row.canonical_nan
+    return values
+
+
+# ---- the host's run-time library -----------------------------------------------------------------
+# LLVM calls these where the host has no instruction, and numba's LLVM has no library of its own.
+_NARROWING = (
+    ("__truncsfhf2", format_of("float32"), format_of("float16")),
+    ("__truncdfhf2", format_of("float64"), format_of("float16")),
+    ("__truncsfbf2", format_of("float32"), format_of("bfloat16")),
+    ("__truncdfbf2", format_of("float64"), format_of("bfloat16")),
+)
+
+
+def _narrowing(name: str, src: Format, dst: Format) -> str:
+    """To nearest, ties to even, in integers: the significand loses bits, more below normal."""
+    width = 8 * src.size
+    i = f"i{width}"
+    fraction, lost = src.fraction_bits, src.fraction_bits - dst.fraction_bits
+    # the exponent field of the smallest number that is normal in dst
+    smallest = (1 << (src.exponent_bits - 1)) - (1 << (dst.exponent_bits - 1)) + 1
+    return f"""
+define {dst.llvm} @{name}({src.llvm} %x) {{
+  %bits = bitcast {src.llvm} %x to {i}
+  %m = and {i} %bits, {(1 << (width - 1)) - 1}
+  %field = lshr {i} %m, {fraction}
+  %digits = and {i} %m, {(1 << fraction) - 1}
+  %normal = icmp ne {i} %field, 0
+  %hidden = select i1 %normal, {i} {1 << fraction}, {i} 0
+  %significand = or {i} %digits, %hidden
+  %own = call {i} @llvm.umax.{i}({i} %field, {i} 1)
+  %exponent = call {i} @llvm.umax.{i}({i} %field, {i} {smallest})
+  %below = sub {i} %exponent, %own
+  %cut = add {i} %below, {lost}
+  %shift = call {i} @llvm.umin.{i}({i} %cut, {i} {fraction + 2})
+  %shift1 = sub {i} %shift, 1
+  %middle = shl {i} 1, %shift1
+  %half = sub {i} %middle, 1
+  %down = lshr {i} %significand, %shift
+  %odd = and {i} %down, 1
+  %up = add {i} %half, %odd
+  %moved = add {i} %significand, %up
+  %kept = lshr {i} %moved, %shift
+  %field1 = sub {i} %exponent, {smallest}
+  %field2 = shl {i} %field1, {dst.fraction_bits}
+  %value = add {i} %field2, %kept
+  %finite = call {i} @llvm.umin.{i}({i} %value, {i} {dst.infinity})
+  %nan = icmp ugt {i} %m, {src.infinity}
+  %magnitude = select i1 %nan, {i} {dst.canonical_nan}, {i} %finite
+  %sign = lshr {i} %bits, {width - 16}
+  %sign1 = and {i} %sign, 32768
+  %out = or {i} %magnitude, %sign1
+  %short = trunc {i} %out to i16
+  %r = bitcast i16 %short to {dst.llvm}
+  ret {dst.llvm} %r
+}}
+"""
+
+
+_WIDENING = """
+define float @__extendhfsf2(half %x) {
+  %bits = bitcast half %x to i16
+  %w = zext i16 %bits to i32
+  %m = and i32 %w, 32767
+  %digits = uitofp i32 %m to float
+  %small = fmul float %digits, 0x3E70000000000000
+  %smallbits = bitcast float %small to i32
+  %moved = shl i32 %m, 13
+  %normal = add i32 %moved, 939524096
+  %special = or i32 %moved, 2139095040
+  %issmall = icmp ult i32 %m, 1024
+  %isspecial = icmp uge i32 %m, 31744
+  %v0 = select i1 %issmall, i32 %smallbits, i32 %normal
+  %v1 = select i1 %isspecial, i32 %special, i32 %v0
+  %s = and i32 %w, 32768
+  %sign = shl i32 %s, 16
+  %out = or i32 %v1, %sign
+  %r = bitcast i32 %out to float
+  ret float %r
+}
+"""
