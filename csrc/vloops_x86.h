@@ -133,7 +133,10 @@ ALWAYS_INLINE struct lanes advance(struct lanes l, const struct form *f, u32 n)
 {
     l.d += n * f->sd;
     l.a += n * f->sa;
-    l.b += f->one_b ? 0 : n * f->sb;
+    if (!f->sb)
+        l.b = NULL;
+    else if (!f->one_b)
+        l.b += n * f->sb;
     return l;
 }
 
@@ -214,10 +217,24 @@ ALWAYS_INLINE void store_two(u8 *p, fvec x, fvec y, u32 size)
  * the flags too that the host does not raise where the result is a NaN. */
 typedef fvec (*fp_step_fn)(struct hart *h, struct lanes l, fvec number, bool nan);
 
-/* 1, 2 or 4 vectors; false, with nothing stored, when a NaN has come up among the results.  The
- * comparisons raise NV for signalling NaNs, which only a conversion passes on. */
-ALWAYS_INLINE bool fp_vectors(struct hart *h, struct lanes l, fvec number, const u32 vectors,
-                              const struct form *f, fp_step_fn step)
+/* 1 or 2 vectors; where there are NaNs.  The comparison raises NV for signalling NaNs, which only a
+ * conversion passes on. */
+ALWAYS_INLINE truth fp_vectors(struct hart *h, struct lanes l, fvec number, const u32 vectors,
+                               const struct form *f, fp_step_fn step)
+{
+    fvec x = step(h, l, number, false), y = x;
+    if (vectors == 2) {
+        y = step(h, advance(l, f, L), number, false);
+        store_two(l.d, x, y, f->sd);
+    } else {
+        store(l.d, x, f->sd);
+    }
+    return unordered(x, y);
+}
+
+/* 1 or 4 vectors of f32; false, with nothing stored, when a NaN has come up. */
+ALWAYS_INLINE bool fp_vectors_unless_nan(struct hart *h, struct lanes l, fvec number,
+                                         const u32 vectors, const struct form *f, fp_step_fn step)
 {
     fvec r[4];
     for (u32 i = 0; i < vectors; i++)
@@ -227,30 +244,67 @@ ALWAYS_INLINE bool fp_vectors(struct hart *h, struct lanes l, fvec number, const
         nan = either(nan, unordered(r[1], r[2]));
     if (unlikely(any(nan)))
         return false;
-    if (vectors == 1)
-        store(l.d, r[0], f->sd);
-    for (u32 i = 0; i + 2 <= vectors; i += 2)
-        store_two(l.d + i * L * f->sd, r[i], r[i + 1], f->sd);
+    for (u32 i = 0; i < vectors; i++)
+        store_f32(l.d + i * VECTOR, r[i]);
     return true;
 }
 
-/* NaNs are rare: the first one leaves all that follows to `with_nans`. */
+/* The end of a loop of n elements that stands after its last whole vector: the NaNs up to there are
+ * made canonical. */
+static __attribute__((noinline)) void end_with_nans(LOOP_PARAMETERS, const struct form *f)
+{
+    u64 last = n % L, whole = n - last;
+    u8 *d = (u8 *)dv - whole * f->sd;
+    lane16 *d16 = (lane16 *)d;
+    lane32 *d32 = (lane32 *)d;
+    for (u64 i = 0; i < whole; i++)
+        if (f->sd == SIZE_f16)
+            d16[i] = (d16[i] & 0x7fff) > 0x7c00 ? 0x7e00 : d16[i];
+        else
+            d32[i] = (d32[i] & 0x7fffffff) > 0x7f800000 ? 0x7fc00000 : d32[i];
+    if (last)
+        last_lanes(h, dv, av, bv, last, f);
+}
+
+/* NaNs, being rare, are made canonical afterwards. */
 ALWAYS_INLINE void fp_by_vectors(LOOP_PARAMETERS, fvec number, const struct form *f,
-                                 fp_step_fn step, vloop_fn with_nans)
+                                 fp_step_fn step)
 {
     struct lanes l = {dv, av, bv};
-    for (; n >= 4 * L && fp_vectors(h, l, number, 4, f, step); n -= 4 * L)
-        l = advance(l, f, 4 * L);
-    if (n >= 2 * L && n < 4 * L && fp_vectors(h, l, number, 2, f, step)) {
+    const u64 total = n;
+    truth nan = {0};
+    for (; n >= 4 * L; n -= 4 * L, l = advance(l, f, 4 * L)) {
+        nan = either(nan, fp_vectors(h, l, number, 2, f, step));
+        nan = either(nan, fp_vectors(h, advance(l, f, 2 * L), number, 2, f, step));
+    }
+    if (n >= 2 * L) {
+        nan = either(nan, fp_vectors(h, l, number, 2, f, step));
         n -= 2 * L;
         l = advance(l, f, 2 * L);
     }
-    if (n >= L && n < 2 * L && fp_vectors(h, l, number, 1, f, step)) {
+    if (n >= L) {
+        nan = either(nan, fp_vectors(h, l, number, 1, f, step));
         n -= L;
         l = advance(l, f, L);
     }
+    if (unlikely(any(nan)))
+        end_with_nans(h, l.d, l.a, l.b, total, f);
+    else if (n)
+        last_lanes(h, l.d, l.a, l.b, n, f);
+}
+
+/* The same with results of f32, for steps to be done again where a NaN has come up: the first one
+ * leaves all that follows to `again`. */
+ALWAYS_INLINE void fp_unless_nan(LOOP_PARAMETERS, fvec number, const struct form *f,
+                                 fp_step_fn step, vloop_fn again)
+{
+    struct lanes l = {dv, av, bv};
+    for (; n >= 4 * L && fp_vectors_unless_nan(h, l, number, 4, f, step); n -= 4 * L)
+        l = advance(l, f, 4 * L);
+    for (; n >= L && n < 4 * L && fp_vectors_unless_nan(h, l, number, 1, f, step); n -= L)
+        l = advance(l, f, L);
     if (unlikely(n >= L))
-        with_nans(h, l.d, l.a, l.b, n);
+        again(h, l.d, l.a, l.b, n);
     else if (n)
         last_lanes(h, l.d, l.a, l.b, n, f);
 }
@@ -260,14 +314,11 @@ ALWAYS_INLINE fvec canonical(fvec v)
     uvec nan = (uvec)((svec)((uvec)v & 0x7fffffff) > 0x7f800000);
     return (fvec)(((uvec)v & ~nan) | (nan & 0x7fc00000));
 }
-ALWAYS_INLINE void fp_with_nans(LOOP_PARAMETERS, fvec number, const struct form *f, fp_step_fn step)
+ALWAYS_INLINE void fp_again(LOOP_PARAMETERS, fvec number, const struct form *f, fp_step_fn step)
 {
     struct lanes l = {dv, av, bv};
-    for (; n >= L; n -= L, l = advance(l, f, L)) {
-        fvec r = step(h, l, number, true);
-        (void)unordered(r, r); /* for its flag */
-        store(l.d, canonical(r), f->sd);
-    }
+    for (; n >= L; n -= L, l = advance(l, f, L))
+        store_f32(l.d, canonical(step(h, l, number, true)));
     if (n)
         last_lanes(h, l.d, l.a, l.b, n, f);
 }
@@ -317,16 +368,19 @@ ALWAYS_INLINE fvec fma_f32(struct hart *h, fvec x, fvec y, fvec z, bool nan)
 
 enum { HALF_f16 = true, HALF_f32 = false };
 
-/* A loop, and what it leaves the rest to when there is a NaN. */
-#define FP_LOOP(loop, step, number, ...)                                                           \
+/* Only fma_f32 must be done again for NaNs. */
+#define FP_LOOP(loop, step, number, C, reads_d, ...)                                               \
     static const struct form loop##_form = {__VA_ARGS__};                                          \
-    static __attribute__((noinline, unused)) void loop##_nans(LOOP_PARAMETERS)                     \
+    static __attribute__((noinline, unused)) void loop##_again(LOOP_PARAMETERS)                    \
     {                                                                                              \
-        fp_with_nans(h, dv, av, bv, n, number, &loop##_form, step);                                \
+        fp_again(h, dv, av, bv, n, number, &loop##_form, step);                                    \
     }                                                                                              \
     static __attribute__((unused)) void loop(LOOP_PARAMETERS)                                      \
     {                                                                                              \
-        fp_by_vectors(h, dv, av, bv, n, number, &loop##_form, step, loop##_nans);                  \
+        if (HALF_##C == HALF_f32 && reads_d)                                                       \
+            fp_unless_nan(h, dv, av, bv, n, number, &loop##_form, step, loop##_again);             \
+        else                                                                                       \
+            fp_by_vectors(h, dv, av, bv, n, number, &loop##_form, step);                           \
     }
 #define FP_LANES(name, sew, C, D, A, B, reads_b, reads_d, expr)                                    \
     ALWAYS_INLINE fvec name##_##sew##_step_of(struct hart *h, struct lanes l, fvec b, bool nan)    \
@@ -342,10 +396,10 @@ enum { HALF_f16 = true, HALF_f32 = false };
         return name##_##sew##_step_of(h, l, reads_b ? load_##B(l.b) : none, nan);                  \
     }                                                                                              \
     static void name##_##sew(LOOP_PARAMETERS);                                                     \
-    FP_LOOP(name##_##sew, name##_##sew##_step, (fvec)ZEROS, SIZE_##D, SIZE_##A,                    \
+    FP_LOOP(name##_##sew, name##_##sew##_step, (fvec)ZEROS, C, reads_d, SIZE_##D, SIZE_##A,        \
             reads_b ? SIZE_##B : 0, reads_d, false, name##_##sew)                                  \
-    FP_LOOP(name##_##sew##_scalar, name##_##sew##_step_of, NUMBER(B), SIZE_##D, SIZE_##A,          \
-            SIZE_##B, reads_d, true, name##_##sew)
+    FP_LOOP(name##_##sew##_scalar, name##_##sew##_step_of, NUMBER(B), C, reads_d, SIZE_##D,        \
+            SIZE_##A, SIZE_##B, reads_d, true, name##_##sew)
 /* Without elements nothing may raise a flag, not even the number's conversion. */
 #define NUMBER(B) (n ? number_##B(bv) : (fvec)ZEROS)
 #define WITH_SCALAR(name_sew) name_sew##_scalar
