@@ -142,6 +142,14 @@ MUTATIONS: tuple[Mutation, ...] = (
         "csrc/host.c",
         "wait->resends += counts;",
         "wait->resends += counts || true;",
+        "tests/test_fabric.py::test_invariant_8_resends_to_a_slow_handler_are_not_in_vain",
+    ),
+    Mutation(
+        8,
+        "a worker gives up while a device is at work",
+        "csrc/failure.c",
+        "if (at_work(p, plane, t, f->clock.now))",
+        "if (false)",
         "tests/test_fabric.py::test_invariant_8_a_slow_handler_is_no_dead_worker",
     ),
     Mutation(
