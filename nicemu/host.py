@@ -9,16 +9,17 @@ from __future__ import annotations
 import ctypes
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from string import ascii_lowercase
 
 import numpy as np
 
 from nicemu.compile import Source, kernels_of
 from nicemu.dtypes import Format, Item, format_of
-from nicemu.errors import ArgumentError
+from nicemu.errors import ArgumentError, StatusError
 from nicemu.image import LEAVING, Context, Formats
 from nicemu.llvm import on_host
+from nicemu.order import Order, leaves
 
 __all__ = ["HostCall", "HostKernels"]
 
@@ -45,6 +46,7 @@ class HostKernels:
     """The entries of an op's image, of the same IR, as functions of the host.
 
     Attributes:
+        name: of the op.
         formats: what they take and give.
         entries: their names.
         statuses: what it means when one returns 1, 2, ...
@@ -70,6 +72,7 @@ class HostKernels:
         pointer, count = ctypes.c_void_p, ctypes.c_int64
         prototype = ctypes.CFUNCTYPE(ctypes.c_int64, pointer, pointer, count, pointer)
         self._functions = {entry: prototype(addresses[s]) for entry, s in symbols.items()}
+        self.name = name
         self.formats = formats
         self.entries = tuple(symbols)
         self.statuses = op.statuses
@@ -118,6 +121,75 @@ class HostKernels:
             accumulator=_unpacked(acc, formats.accumulator, count),
             output=_unpacked(places[0], leaving, count) if leaving is not None else None,
         )
+
+    def reduce(
+        self,
+        streams: Sequence[np.ndarray],
+        *,
+        order: Order | None = None,
+        context: Context | None = None,
+        leave: str = "finish",
+    ) -> np.ndarray:
+        """Streams of elements reduced into one, as the devices of a tree would.
+
+        Args:
+            streams: 1-D arrays of the element's dtype, all of one length; stream i is rank i.
+            order: who merges whom (nested tuples of ranks, as Result.order); None: one device, in
+                the order of the list.
+            context: what the functions may know; rank, child and contributors are counted here, as
+                devices count them, and group is the number of streams.
+            leave: the entry that writes the result: "finish", or "emit" for partial sums.
+
+        Returns:
+            Shape (count,), of the result's dtype, or of the partial sums'.
+
+        Raises:
+            ArgumentError: no stream, streams that do not fit, or a rank that has none.
+            StatusError: the op raises an exception.
+        """
+        item = self.formats.element
+        if not streams or any(x.shape != streams[0].shape or x.ndim != 1 for x in streams):
+            shapes = ", ".join(str(x.shape) for x in streams) or "none"
+            raise ArgumentError(f"streams {shapes}: use 1-D arrays of {item}, of one length")
+        order = tuple(range(len(streams))) if order is None else order
+        if not isinstance(order, tuple) or not set(leaves(order)) <= set(range(len(streams))):
+            raise ArgumentError(f"order {order!r}: use nested tuples of 0..{len(streams) - 1}")
+        context = replace(context or Context(), group=len(streams))
+        return self._leaving(leave, streams, order, context)
+
+    def _leaving(
+        self, leave: str, streams: Sequence[np.ndarray], node: Sequence[Order], context: Context
+    ) -> np.ndarray:
+        """What leaves a device when all its children are merged."""
+        total: np.ndarray | None = None
+        merged = 0
+        for child, part in enumerate(node):
+            ranks = leaves(part)
+            merged += len(ranks)
+            if isinstance(part, int):
+                payload, entries = streams[part], ("first", "acc")
+            else:
+                payload = self._leaving("emit", streams, part, context)
+                entries = ("load", "merge")
+            known = replace(context, rank=ranks[0], child=child, contributors=merged)
+            entry = entries[total is not None]
+            total = self._checked(entry, [payload], total, known).accumulator
+        done = self._checked(leave, [], total, replace(context, contributors=merged))
+        assert done.output is not None  # emit and finish give it
+        return done.output
+
+    def _checked(
+        self,
+        entry: str,
+        payloads: Sequence[np.ndarray],
+        accumulator: np.ndarray | None,
+        context: Context,
+    ) -> HostCall:
+        done = self.call(entry, payloads, accumulator=accumulator, context=context)
+        if done.status:
+            text = self.statuses[done.status - 1]
+            raise StatusError(f"{entry} of {self.name} raised {text}", done.status)
+        return done
 
 
 def _packed(values: np.ndarray, item: Item, count: int) -> np.ndarray:

@@ -8,7 +8,7 @@ affair.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, overload
@@ -22,6 +22,11 @@ from nicemu.fingerprint import fingerprint
 from nicemu.image import Formats, KernelImage, preset_formats
 
 if TYPE_CHECKING:
+    from nicemu.check import Check
+    from nicemu.cost import Cost
+    from nicemu.image import Context
+    from nicemu.machine import Machine
+    from nicemu.order import Order
     from nicemu.scalar import ScalarFunction
 
 __all__ = ["ReduceOp", "reduce_op"]
@@ -230,6 +235,91 @@ class ReduceOp:
             made = compile_image(self.name, self._source, formats, preset or self.preset)
             self._images[key] = made
         return self._images[key]
+
+    # ---- what its author wants to know -------------------------------------------------------
+
+    def reference(
+        self,
+        streams: Sequence[np.ndarray],
+        *,
+        preset: str | None = None,
+        order: Order | None = None,
+        context: Context | None = None,
+    ) -> np.ndarray:
+        """What the op gives on the host: the IR that cores run, compiled for this machine.
+
+        Args:
+            streams: 1-D arrays, all of one length and of the element's dtype; stream i is rank i.
+            preset: "wide", "per-hop" or "per-add"; None: the op's own.
+            order: nested tuples of ranks, as in Result.order; None: one device merges them in turn.
+            context: what the functions may know; rank, child and contributors are counted, and
+                element from the one that is given.
+
+        Returns:
+            Shape (count,), of the result's dtype.
+
+        Raises:
+            ArgumentError: streams that do not fit, or see :meth:`formats`.
+            OpError, ImageError: see :meth:`image`.
+            StatusError: the op raises an exception.
+        """
+        from nicemu.host import HostKernels
+
+        element = streams[0].dtype if len(streams) else None
+        host = HostKernels(self.name, self._source, self.formats(element, preset))
+        return host.reduce(streams, order=order, context=context)
+
+    def check(
+        self,
+        machine: str | Machine = "card",
+        *,
+        element: str | np.dtype | type | Format | None = None,
+        preset: str | None = None,
+        seed: int = 0,
+    ) -> Check:
+        """Find out what can go wrong: by running the image on a core, with its memory fenced.
+
+        Asked are: is every instruction one of the machine's; does every entry keep to its memory;
+        how much stack does it use; what becomes of each element (all 65,536 patterns of 16 bits);
+        are the bits those of the host; is merge commutative and associative, and if not, by how
+        many ulp, with the simplest example.
+
+        Args:
+            machine: preset name or :class:`nicemu.Machine`.
+            element, preset: see :meth:`image`.
+            seed: of the random elements.
+
+        Raises:
+            ArgumentError, OpError, ImageError: see :meth:`image`.
+        """
+        from nicemu.check import check
+        from nicemu.host import HostKernels
+
+        host = HostKernels(self.name, self._source, self.formats(element, preset))
+        return check(self.image(element, preset), host, machine, seed)
+
+    def cost(
+        self,
+        machine: str | Machine = "card",
+        payload: int = 1024,
+        *,
+        element: str | np.dtype | type | Format | None = None,
+        preset: str | None = None,
+    ) -> Cost:
+        """Instructions of every entry for full packets, counted on an emulated core.
+
+        Args:
+            machine: preset name or :class:`nicemu.Machine`.
+            payload: bytes of a full packet.
+            element, preset: see :meth:`image`.
+
+        Raises:
+            ArgumentError, OpError, ImageError: see :meth:`image`; a payload out of range.
+            FaultError: the op's code traps or does not end.
+        """
+        from nicemu.cost import cost
+
+        return cost(self.image(element, preset), machine, payload)
 
 
 def _format(element: str | np.dtype | type | Format) -> Format:

@@ -5,7 +5,7 @@ Owns: how results look in a terminal and in a notebook.  What is in them is thei
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from html import escape
 
@@ -20,20 +20,23 @@ class Table:
         head: the line.
         columns: their names.
         rows: a cell per column; integers get thousands separators.
+        texts: columns that are put to the left, as the first is.
     """
 
     head: str
     columns: Sequence[str]
     rows: Sequence[Sequence[object]]
+    texts: Collection[str] = ()
 
     def __str__(self) -> str:
-        """Columns to the right, the first to the left."""
+        """Columns to the right, the first and those of text to the left."""
         lines = [[_text(cell) for cell in line] for line in (self.columns, *self.rows)]
+        left = [not i or name in self.texts for i, name in enumerate(self.columns)]
         widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
         texts = [
             "  ".join(
-                cell.rjust(width) if i else cell.ljust(width)
-                for i, (cell, width) in enumerate(zip(line, widths, strict=True))
+                cell.ljust(width) if text else cell.rjust(width)
+                for cell, width, text in zip(line, widths, left, strict=True)
             ).rstrip()
             for line in lines
         ]

@@ -1,0 +1,469 @@
+"""What an author should know of an op before trusting it, found by running its image on a core.
+
+Owns: the questions, what counts as an answer, and how answers are shown.  Memory is bounds', what
+is tried samples', the host's bits host's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from itertools import product
+from typing import Any
+
+import numpy as np
+
+from nicemu._core import Cores
+from nicemu.bounds import bounds
+from nicemu.dtypes import Format, Item, item_of
+from nicemu.errors import FaultError, StatusError
+from nicemu.host import HostKernels
+from nicemu.image import Formats, KernelImage
+from nicemu.machine import Machine
+from nicemu.machine import machine as machine_of
+from nicemu.nic import Nic, Stream
+from nicemu.samples import edges, every, ordinary, simple
+from nicemu.tables import Table
+
+__all__ = ["Check", "Finding", "Law", "check"]
+
+RANDOM = 4096  # random elements or groups of them
+ROUNDING = 4  # ulp of the largest number involved that rounding explains
+MOST_EDGES = 16  # elements of which all groups with an end of the format are tried
+#: law -> the numbers of its operands, and the two ways to merge them
+LAWS = {"commutative": (2, "ab", "ba"), "associative": (3, "(ab)c", "a(bc)")}
+
+
+@dataclass(frozen=True)
+class Law:
+    """Whether merge obeys a law, on workers' elements, in the form of partial sums.
+
+    Attributes:
+        name: "commutative" or "associative".
+        numbers: that were merged: "ordinary", or "ends" where one at least is an end of the format,
+            such as an infinity or a NaN.
+        verdict: "yes": always the same bits; "up to rounding": bits differ, by at most 4 ulp of the
+            largest number involved; "no": by more, or an integer differs.
+        cases: groups of elements that were tried.
+        differ: of these, how many give other bits.
+        largest_ulp: the largest difference, in ulp of the largest number involved; 0 of integers.
+        largest_result_ulp: the same in ulp of the result itself.
+        example: the simplest elements that show it, and what both ways give; "" where all agree.
+    """
+
+    name: str
+    numbers: str
+    verdict: str
+    cases: int
+    differ: int
+    largest_ulp: float
+    largest_result_ulp: float
+    example: str
+
+    @property
+    def ulps(self) -> tuple[str, str]:
+        """Both as texts."""
+        return f"{self.largest_ulp:.3g}", f"{self.largest_result_ulp:.3g}"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """An answer.
+
+    Attributes:
+        what: was asked.
+        found: "yes", "no", or a number.
+        detail: on what it rests, or what is wrong.
+        good: False where the image must not be used.
+    """
+
+    what: str
+    found: str
+    detail: str
+    good: bool = True
+
+
+@dataclass(frozen=True, repr=False)
+class Check:
+    """What was found out of an op.
+
+    Attributes:
+        op, preset: of the image.
+        element: format of a worker's elements.
+        machine: that ran it.
+        findings: static checks, memory, stack, all elements, and the host's bits.
+        laws: of merge; none where the op does not run.
+        notes: of the compiler.
+    """
+
+    op: str
+    preset: str
+    element: str
+    machine: Machine
+    findings: tuple[Finding, ...]
+    laws: tuple[Law, ...]
+    notes: tuple[str, ...]
+
+    @property
+    def ok(self) -> bool:
+        """True when the image may be used; laws of merge do not count."""
+        return all(finding.good for finding in self.findings)
+
+    @property
+    def commutative(self) -> str:
+        """Verdict of that law on ordinary numbers; "not tried" where the op does not run."""
+        return self._verdict("commutative")
+
+    @property
+    def associative(self) -> str:
+        """Verdict of that law on ordinary numbers; "not tried" where the op does not run."""
+        return self._verdict("associative")
+
+    def _verdict(self, name: str) -> str:
+        return next(
+            (law.verdict for law in self.laws if (law.name, law.numbers) == (name, "ordinary")),
+            "not tried",
+        )
+
+    def record(self) -> dict[str, Any]:
+        """For JSON."""
+        told = {"ok": self.ok, **asdict(self)}
+        for law in told["laws"]:
+            for name in ("largest_ulp", "largest_result_ulp"):  # JSON has no infinity
+                law[name] = law[name] if np.isfinite(law[name]) else "inf"
+        return told
+
+    def tables(self) -> tuple[Table, ...]:
+        """For people: what was found, and the laws of merge."""
+        m = self.machine
+        head = (
+            f"{self.op} of {self.element}, {self.preset}, on {m.name} (VLEN {m.vlen}): "
+            f"{'good' if self.ok else 'not to be used'}"
+        )
+        found = [(f.what, f.found, f.detail) for f in self.findings]
+        found += [("note", "", note) for note in self.notes]
+        laws = [
+            (law.name, law.numbers, law.verdict, law.cases, law.differ, *law.ulps, law.example)
+            for law in self.laws
+        ]
+        columns = ("merge is", "numbers", "found", "cases", "differ", "ulp", "of result", "example")
+        texts = {"found", "detail", "numbers", "example"}
+        return (
+            Table(head, ("checked", "found", "detail"), found, texts),
+            Table("ulp: of the largest number involved, at most", columns, laws, texts),
+        )
+
+    def __repr__(self) -> str:
+        """Tables, one row per answer."""
+        return "\n".join(map(str, self.tables() if self.laws else self.tables()[:1]))
+
+    def _repr_html_(self) -> str:
+        """The same tables for notebooks."""
+        return "".join(table._repr_html_() for table in self.tables())
+
+
+def check(image: KernelImage, host: HostKernels, machine: str | Machine, seed: int) -> Check:
+    """Ask everything.
+
+    Args:
+        image: the op.
+        host: the same op as code of the host.
+        machine: preset name or :class:`nicemu.Machine`.
+        seed: of the random elements.
+    """
+    which = machine_of(machine)
+    findings = [_known(image, which)]
+    laws: tuple[Law, ...] = ()
+    if findings[0].good:
+        findings += _kept(image, which)
+        lab = _Lab(image, which)
+        try:
+            findings += _elements(lab, host, seed)
+            laws = tuple(
+                _law(lab, name, numbers, _ordinary(lab, size, seed) if usual else _ends(lab, size))
+                for numbers, usual in (("ordinary", True), ("ends", False))
+                for name, (size, *_) in LAWS.items()
+            )
+        except FaultError as error:
+            findings.append(Finding("every element", "no", str(error), good=False))
+    return Check(
+        op=image.op,
+        preset=image.preset,
+        element=image.element,
+        machine=which,
+        findings=tuple(findings),
+        laws=laws,
+        notes=image.notes,
+    )
+
+
+# ---- the code ------------------------------------------------------------------------------------
+
+
+def _known(image: KernelImage, machine: Machine) -> Finding:
+    """Is every instruction one of the machine's cores'?"""
+    cores, at, count = Cores(1, machine.vlen), 0, 0
+    extensions: set[str] = set()
+    while at < len(image.code):
+        word = int.from_bytes(image.code[at : at + 4], "little")
+        row = cores.decode(word)
+        if row is None or at + row.size > len(image.code):
+            detail = f"{word:#010x} at {at:#x} is no instruction of the cores"
+            return Finding("instructions known", "no", detail, good=False)
+        extensions.add(row.extension)
+        at += row.size
+        count += 1
+    used = " ".join(sorted(extensions))
+    detail = f"{count:,} instructions, {len(image.code):,} bytes, nothing undefined; of {used}"
+    return Finding("instructions known", "yes", detail)
+
+
+def _kept(image: KernelImage, machine: Machine) -> list[Finding]:
+    """Memory and stack."""
+    found = bounds(image, machine)
+    memory = Finding(
+        "memory kept to",
+        "no" if found.faults else "yes",
+        "; ".join(found.faults) or f"{found.calls:,} calls where no other byte is mapped",
+        good=not found.faults,
+    )
+    stack = Finding("stack", f"{found.stack:,} bytes", f"of {machine.stack:,}")
+    return [memory, stack]
+
+
+# ---- running elements ----------------------------------------------------------------------------
+
+
+class _Lab:
+    """A device with the image, on which exceptions of single elements are found."""
+
+    def __init__(self, image: KernelImage, machine: Machine) -> None:
+        self.nic = Nic(machine, threads=1)
+        self.nic.load(image)
+        self.payload = min(1024, self.nic.machine.max_payload)
+
+    @property
+    def formats(self) -> Formats:
+        return self.nic.image.formats
+
+    def run(self, streams: Sequence[Stream], leave: str = "emit") -> tuple[np.ndarray, np.ndarray]:
+        """What a device gives, and where it raises an exception instead."""
+        count = streams[0].values.size
+        item = self.formats.partial if leave == "emit" else self.formats.result
+        try:
+            done = self.nic.reduce(streams, leave=leave, payload=self.payload)
+        except StatusError:
+            if count == 1:
+                return np.zeros(1, item.dtype), np.ones(1, bool)
+            halves = [
+                self.run(
+                    [Stream(s.values[part], s.rank, s.contributors, s.partial) for s in streams],
+                    leave,
+                )
+                for part in (slice(None, count // 2), slice(count // 2, None))
+            ]
+            values, raised = zip(*halves, strict=True)
+            return np.concatenate(values), np.concatenate(raised)
+        return done.values, np.zeros(count, bool)
+
+
+def _elements(lab: _Lab, host: HostKernels, seed: int) -> list[Finding]:
+    """lift and finish on all elements of at most 16 bits, else on some; the host's bits."""
+    row = lab.formats.element.formats[0]
+    elements = (
+        every(row)
+        if row.size <= 2
+        else np.concatenate(
+            [ordinary(row, RANDOM, seed), simple(row, row.fraction_bits), edges(row)]
+        )
+    )
+    tried = f"{elements.size:,} {'patterns' if row.size <= 2 else 'elements'}"
+    out = []
+    differ = 0
+    formats = lab.formats
+    for what, leave, item in (
+        ("lift", "emit", formats.partial),
+        ("finish", "finish", formats.result),
+    ):
+        values, raised = lab.run([Stream(elements)], leave)
+        good = elements[~raised]
+        differ += int(np.sum(_bits(values[~raised]) != _bits(host.reduce([good], leave=leave))))
+        out.append(_told(what, tried, elements, values, raised, row, item))
+    groups = _groups(_few(lab, 3), 3)
+    three = [Stream(x, rank) for rank, x in enumerate(groups)]
+    values, raised = lab.run(three, "finish")
+    kept = [x[~raised] for x in groups]
+    differ += int(np.sum(_bits(values[~raised]) != _bits(host.reduce(kept))))
+    cases = 2 * elements.size + groups[0].size
+    detail = f"{differ:,} of {cases:,} cases differ" if differ else f"{cases:,} cases"
+    out.append(Finding("same bits as on the host", "no" if differ else "yes", detail, not differ))
+    return out
+
+
+def _told(
+    what: str,
+    tried: str,
+    elements: np.ndarray,
+    values: np.ndarray,
+    raised: np.ndarray,
+    row: Format,
+    item: Item,
+) -> Finding:
+    """What becomes of elements: exceptions, NaNs and infinities that were not there before."""
+    source = _wide(elements, item_of(row))
+    given = _wide(values, item)
+    events = [
+        ("raise an exception", raised),
+        ("give NaN and are none", ~raised & np.isnan(given) & ~np.isnan(source)),
+        ("are finite and give infinity", ~raised & np.isinf(given) & np.isfinite(source)),
+    ]
+    parts = [
+        f"{int(where.sum()):,} {name}, {elements[np.flatnonzero(where)[0]]} first"
+        for name, where in events
+        if where.any()
+    ]
+    return Finding(what, tried, "; ".join(parts) or "no NaN, infinity or exception of its own")
+
+
+def _wide(values: np.ndarray, item: Item) -> np.ndarray:
+    """float64 for each item: NaN where a field is one, else infinite where one is, else 0."""
+    out = np.zeros(values.size)
+    for name, row in item.fields:
+        if row.kind == "float":
+            field = values[name] if name else values
+            with np.errstate(invalid="ignore"):  # signalling NaNs
+                wide = field.astype(np.float64)
+            out = np.where(np.isnan(out) | np.isfinite(wide), out, wide)
+    return out
+
+
+def _bits(values: np.ndarray) -> np.ndarray:
+    """Items as bytes that can be compared; NaNs are canonical when they leave a core."""
+    return np.ascontiguousarray(values).view(f"V{values.dtype.itemsize}")
+
+
+# ---- laws of merge -------------------------------------------------------------------------------
+
+
+def _groups(pool: np.ndarray, size: int) -> list[np.ndarray]:
+    """All groups of elements of a list, those of elements nearer to its beginning first."""
+    ranks = sorted(product(range(len(pool)), repeat=size), key=lambda r: (sum(r), max(r)))
+    return list(pool[np.array(ranks)].T)
+
+
+def _few(lab: _Lab, size: int) -> np.ndarray:
+    """The simplest elements."""
+    fractions = [row.fraction_bits for row in lab.formats.accumulator.formats]
+    pool = simple(lab.formats.element.formats[0], max(fractions))
+    return pool if size == 2 else pool[[i for i in range(pool.size) if i < 8 or i >= pool.size - 5]]
+
+
+def _ordinary(lab: _Lab, size: int, seed: int) -> list[np.ndarray]:
+    row = lab.formats.element.formats[0]
+    groups = _groups(_few(lab, size), size)
+    return [
+        np.concatenate([group, ordinary(row, RANDOM, seed + 1 + i)])
+        for i, group in enumerate(groups)
+    ]
+
+
+def _ends(lab: _Lab, size: int) -> list[np.ndarray]:
+    """Groups with an end of the format among them; none of a format without ends."""
+    ends = edges(lab.formats.element.formats[0])
+    pool = np.concatenate([_few(lab, size)[:4], ends])[:MOST_EDGES]
+    groups = _groups(np.arange(pool.size), size)
+    wanted = np.logical_or.reduce([group >= pool.size - ends.size for group in groups])
+    return [pool[group[wanted]] for group in groups]
+
+
+def _law(lab: _Lab, name: str, numbers: str, groups: list[np.ndarray]) -> Law:
+    """Merge groups of elements in two ways and compare."""
+    _, *ways = LAWS[name]
+    if not groups[0].size:
+        return Law(name, numbers, "yes", 0, 0, 0.0, 0.0, "")
+    bad = np.zeros(groups[0].size, bool)
+    lifted = []
+    for rank, elements in enumerate(groups):
+        values, raised = lab.run([Stream(elements, rank)])
+        lifted.append(Stream(values, rank, 1, True))
+        bad |= raised
+    if name == "commutative":
+        orders = [lifted, lifted[::-1]]
+    else:
+        inner, raised = lab.run(lifted[1:])
+        bad |= raised
+        orders = [lifted, [lifted[0], Stream(inner, 1, 2, True)]]
+    results = []
+    for order in orders:
+        values, raised = lab.run(order)
+        results.append(values)
+        bad |= raised
+    differ = (_bits(results[0]) != _bits(results[1])) & ~bad
+    at = np.flatnonzero(differ)
+    if not at.size:
+        return Law(name, numbers, "yes", int((~bad).sum()), 0, 0.0, 0.0, "")
+    spread, own, explained = _spread(lab, [s.values[at] for s in lifted], [r[at] for r in results])
+    operands = ", ".join(str(group[at[0]]) for group in groups)
+    given = zip(ways, _shown([r[at[0]] for r in results]), strict=True)
+    example = f"{operands}: {', '.join(f'{way} = {text}' for way, text in given)}"
+    return Law(
+        name=name,
+        numbers=numbers,
+        verdict="up to rounding" if explained else "no",
+        cases=int((~bad).sum()),
+        differ=int(at.size),
+        largest_ulp=spread,
+        largest_result_ulp=own,
+        example=example,
+    )
+
+
+def _shown(values: Sequence[Any]) -> list[str]:
+    """Two values as text; their bits, where their texts are the same."""
+    texts = [str(value) for value in values]
+    if texts[0] != texts[1]:
+        return texts
+    return [f"{np.asarray(value).tobytes()[::-1].hex()} (bits)" for value in values]
+
+
+def _spread(
+    lab: _Lab, operands: list[np.ndarray], results: list[np.ndarray]
+) -> tuple[float, float, bool]:
+    """How far two results are apart: in ulp of the largest number, in ulp of the result, and
+    whether rounding explains it.
+
+    Of records the finished results are compared: a field alone may be any part of a number.
+    """
+    item: Item = lab.formats.partial
+    if not item.scalar:
+        item = lab.formats.result
+        size = len(operands)
+        operands = [lab.run([Stream(x, 0, 1, True)], "finish")[0] for x in operands]
+        results = [lab.run([Stream(x, 0, size, True)], "finish")[0] for x in results]
+    largest = own = 0.0
+    explained = True
+    for name, row in item.fields:
+        x, y = (r[name] if name else r for r in results)
+        if row.kind != "float":
+            explained &= bool(np.array_equal(x, y))
+            continue
+        with np.errstate(all="ignore"):
+            wide = [v.astype(np.float64) for v in (x, y)]
+            involved = [(o[name] if name else o).astype(np.float64) for o in operands]
+            apart = np.abs(wide[0] - wide[1])
+            same = (wide[0] == wide[1]) | (np.isnan(wide[0]) & np.isnan(wide[1]))
+            apart[same] = 0.0
+            apart[~same & ~np.isfinite(apart)] = np.inf
+            own = max(own, float((apart / _ulp(row, wide)).max()))
+            spread = float((apart / _ulp(row, [*wide, *involved])).max())
+        largest = max(largest, spread)
+        explained &= spread <= ROUNDING
+    return largest, own, explained
+
+
+def _ulp(row: Format, numbers: Iterable[np.ndarray]) -> np.ndarray:
+    """Spacing of a format at the largest of finite magnitudes."""
+    magnitude = np.max([np.where(np.isfinite(n), np.abs(n), 0.0) for n in numbers], axis=0)
+    lowest = 2 - (1 << (row.exponent_bits - 1))
+    exponent = np.maximum(np.frexp(magnitude)[1] - 1, lowest)
+    return np.asarray(np.ldexp(1.0, exponent - row.fraction_bits))
