@@ -6,7 +6,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from nicemu.builtin import kernel
+    from nicemu.builtin import kernel, premul_sum
     from nicemu.collective import Result
     from nicemu.communicator import Communicator, Handle
     from nicemu.dtypes import bfloat16, float16, float32
@@ -35,6 +35,7 @@ __version__ = "0.1.0"
 # public name -> module that has it; loaded when first used, so that importing nicemu is light
 _WHERE = {
     "kernel": "builtin",
+    "premul_sum": "builtin",
     "Communicator": "communicator",
     "Handle": "communicator",
     "Result": "collective",
@@ -94,6 +95,7 @@ __all__ = [
     "float16",
     "float32",
     "kernel",
+    "premul_sum",
     "reduce_op",
 ]
 

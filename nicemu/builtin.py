@@ -1,22 +1,28 @@
 """The reduce ops that come with nicemu, written as anybody's are.
 
-Owns: their functions.  How they become images is op's and compile's task.
+Owns: their functions.  How they become images is op's and compile's task.  What each gives for NaN,
+-0, infinity and integers is in guide/numerics.md.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import numpy as np
 
-from nicemu.dtypes import Format
+from nicemu.dtypes import Format, format_of
 from nicemu.errors import ArgumentError
 from nicemu.image import KernelImage
 from nicemu.op import ReduceOp, reduce_op
+from nicemu.opmath import bits, from_bits
 
-__all__ = ["OPS", "kernel"]
+__all__ = ["BUILTINS", "builtin", "kernel", "premul_sum", "sat_sum", "stochastic_sum"]
 
 
+# ---- sums ----------------------------------------------------------------------------------------
 @reduce_op(name="sum")
 def _sum(a: Any, b: Any) -> Any:
     return a + b
@@ -37,6 +43,46 @@ def _prod(a: Any, b: Any) -> Any:
     return a * b
 
 
+def premul_sum(factor: float) -> ReduceOp:
+    """The sum of the elements, each multiplied by a factor first, in the accumulator's format."""
+    scale = float(factor)
+
+    @reduce_op(name="premul_sum")
+    def merge(a: Any, b: Any) -> Any:
+        return a + b
+
+    @merge.lift
+    def _(x: Any) -> Any:
+        return x * scale
+
+    return merge
+
+
+@cache
+def sat_sum(element: Format) -> ReduceOp:
+    """The sum of integers that stays at the ends of their range, at every addition.
+
+    Raises:
+        ArgumentError: the element is no integer.
+    """
+    if element.kind not in ("int", "uint"):
+        raise ArgumentError(f"sat_sum of {element.name}: use integers")
+    low, high = (int(x) for x in (np.iinfo(element.dtype).min, np.iinfo(element.dtype).max))
+
+    def narrow(a: Any, b: Any) -> Any:
+        return min(max(a + b, low), high)  # computed in int64
+
+    def wide(a: Any, b: Any) -> Any:
+        total = a + b
+        if ((a ^ total) & (b ^ total)) < 0:  # the sign of both is not that of the sum
+            return high if a >= 0 else low
+        return total
+
+    merge = wide if element.size == 8 else narrow
+    return reduce_op(name="sat_sum", element=element.name)(merge)
+
+
+# ---- extremes ------------------------------------------------------------------------------------
 # IEEE 754-2019 maximumNumber and minimumNumber, as the cores' vfmax and vfmin: one NaN gives the
 # other operand, -0 is below +0
 @reduce_op(name="max")
@@ -49,23 +95,180 @@ def _min(a: Any, b: Any) -> Any:
     return np.fmin(a, b)
 
 
-OPS: dict[str, ReduceOp] = {op.name: op for op in (_sum, _avg, _prod, _max, _min)}
+# maximum and minimum: a NaN is the result, -0 is below +0
+@reduce_op(name="maximum")
+def _maximum(a: Any, b: Any) -> Any:
+    return np.maximum(a, b)
 
 
-def kernel(op: str, element: str | np.dtype | type | Format, preset: str = "wide") -> KernelImage:
+@reduce_op(name="minimum")
+def _minimum(a: Any, b: Any) -> Any:
+    return np.minimum(a, b)
+
+
+@reduce_op(name="argmax", accumulator=(("value", "element"), ("rank", "int32"), ("index", "int64")))
+def _argmax(a: Any, b: Any) -> Any:
+    """The greatest element, the rank that has it and its place; of equal ones the first merged."""
+    return b if b.value > a.value or a.value != a.value else a
+
+
+@_argmax.lift
+def _(x: Any, ctx: Any) -> Any:
+    return x, ctx.rank, ctx.element
+
+
+# ---- norms ---------------------------------------------------------------------------------------
+@reduce_op(name="l2norm")
+def _l2norm(a: Any, b: Any) -> Any:
+    return a + b
+
+
+@_l2norm.lift
+def _(x: Any) -> Any:
+    return x * x
+
+
+@_l2norm.finish
+def _(a: Any) -> Any:
+    return math.sqrt(a)
+
+
+def _scaled(total: Any, own: Any, top: Any) -> Any:
+    return total * math.exp(own - top) if own < top else total
+
+
+@reduce_op(name="logsumexp", accumulator=(("top", "float32"), ("total", "float32")))
+def _logsumexp(a: Any, b: Any) -> Any:
+    """The greatest exponent, and the sum of exp(x - top): nothing overflows."""
+    top = np.maximum(a.top, b.top)
+    return top, _scaled(a.total, a.top, top) + _scaled(b.total, b.top, top)
+
+
+@_logsumexp.lift
+def _(x: Any) -> Any:
+    return x, 1.0
+
+
+@_logsumexp.finish
+def _(a: Any) -> Any:
+    return a.top + math.log(a.total)
+
+
+# ---- bits ----------------------------------------------------------------------------------------
+@reduce_op(name="band")
+def _band(a: Any, b: Any) -> Any:
+    return a & b
+
+
+@reduce_op(name="bor")
+def _bor(a: Any, b: Any) -> Any:
+    return a | b
+
+
+@reduce_op(name="bxor")
+def _bxor(a: Any, b: Any) -> Any:
+    return a ^ b
+
+
+# ---- stochastic rounding -------------------------------------------------------------------------
+def _mixed(h: Any, word: Any) -> Any:
+    """32 bits that depend on all bits of both."""
+    h = np.uint32((h ^ np.uint32(word)) * np.uint32(0x9E3779B1))
+    h = np.uint32((h ^ (h >> np.uint32(15))) * np.uint32(0x85EBCA6B))
+    return h ^ (h >> np.uint32(13))
+
+
+def _random(ctx: Any) -> Any:
+    """32 bits for this addition: of what it is, not of what was before it."""
+    h = _mixed(np.uint32(ctx.seed), ctx.seed >> 32)
+    h = _mixed(h, ctx.seq)
+    h = _mixed(h, ctx.chunk)
+    h = _mixed(h, ctx.device)
+    h = _mixed(h, ctx.child)
+    return _mixed(_mixed(h, ctx.element), ctx.element >> 32)
+
+
+@cache
+def stochastic_sum(element: Format) -> ReduceOp:
+    """The sum in the element's own format, rounded up as often as the exact sum lies above.
+
+    Each addition is computed in float32 and rounded to one of its two neighbours, with the
+    probability of its distance from the other.  The random bits are a hash of the seed, the
+    collective, chunk, device, child and element: the same whatever happens on the way.
+
+    Raises:
+        ArgumentError: the element is neither float16 nor bfloat16.
+    """
+    if element.name not in ("float16", "bfloat16"):
+        raise ArgumentError(f"stochastic_sum of {element.name}: use float16 or bfloat16")
+    cut = 23 - element.fraction_bits
+    below = (1 << cut) - 1  # the digits of a float32 that the element does not have
+    bias = (1 << (element.exponent_bits - 1)) - 1
+    unit = 2.0**-cut
+    # subnormal numbers have less digits; those of bfloat16 are cut off a float32 as all others are
+    normal = 0.0 if element.exponent_bits == 8 else 2.0 ** (1 - bias)
+    smallest = 2.0 ** (1 - bias - element.fraction_bits)
+
+    @reduce_op(name="stochastic_sum", element=element.name, preset="per-add")
+    def merge(a: Any, b: Any, ctx: Any) -> Any:
+        total = a + b
+        chance = _random(ctx) >> np.uint32(32 - cut)
+        if abs(total) < normal:
+            return math.floor(total / smallest + np.float32(chance) * unit) * smallest
+        if math.isfinite(total):
+            return from_bits(np.uint32((bits(total) + chance) & np.uint32(0xFFFFFFFF - below)))
+        return total
+
+    return merge
+
+
+# ---- by name -------------------------------------------------------------------------------------
+_OPS: dict[str, ReduceOp] = {
+    op.name: op
+    for op in (
+        _sum, _avg, _prod, _max, _min, _maximum, _minimum, _argmax, _l2norm, _logsumexp, _band,
+        _bor, _bxor,
+    )
+}  # fmt: skip
+#: ops that are made for one element format each
+_FAMILIES: dict[str, Callable[[Format], ReduceOp]] = {
+    "sat_sum": sat_sum,
+    "stochastic_sum": stochastic_sum,
+}
+#: the names of all
+BUILTINS: tuple[str, ...] = (*_OPS, *_FAMILIES)
+
+
+def builtin(op: str, element: str | np.dtype | type | Format) -> ReduceOp:
+    """A built-in op for elements of a format.
+
+    Raises:
+        ArgumentError: unknown op or format, or the op is not for that format.
+    """
+    if op in _OPS:
+        return _OPS[op]
+    if op not in _FAMILIES:
+        raise ArgumentError(f"op {op!r} is unknown: use one of {', '.join(BUILTINS)}")
+    return _FAMILIES[op](element if isinstance(element, Format) else format_of(element))
+
+
+def kernel(
+    op: str, element: str | np.dtype | type | Format, preset: str | None = None
+) -> KernelImage:
     """The kernel image of a built-in op, made when first asked for and kept in the cache.
 
     Args:
-        op: "sum", "prod", "max", "min" or "avg".
+        op: "sum", "avg", "prod", "max", "min", "maximum", "minimum", "argmax", "l2norm",
+            "logsumexp", "band", "bor", "bxor", "sat_sum" or "stochastic_sum".
         element: format of the workers' elements and of the result: a name ("bfloat16", "f16",
             ...), a dtype, or a row of nicemu.dtypes.
         preset: numerics: "wide" (float32 accumulator and partial sums), "per-hop" (float32
-            accumulator, partial sums rounded) or "per-add" (rounded at every addition).
+            accumulator, partial sums rounded) or "per-add" (rounded at every addition); None: the
+            op's own, "wide" as a rule.
 
     Raises:
         ArgumentError: unknown op, format or preset.
+        OpError: the op is not for that format.
         ImageError: the image cannot be built.
     """
-    if op not in OPS:
-        raise ArgumentError(f"op {op!r} is unknown: use one of {', '.join(OPS)}")
-    return OPS[op].image(element, preset)
+    return builtin(op, element).image(element, preset)

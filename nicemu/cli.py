@@ -25,9 +25,9 @@ from rich.console import Console
 from rich.table import Table
 
 from nicemu import __version__
-from nicemu.builtin import OPS
 from nicemu.errors import ArgumentError, FileFormatError, ImageError, NicemuError
 from nicemu.image import PRESETS, KernelImage
+from nicemu.reference.arithmetic import OPS
 
 if TYPE_CHECKING:  # imported where used: help and guide need neither the core nor a reader
     from nicemu._core import Cores

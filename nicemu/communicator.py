@@ -557,7 +557,7 @@ def _with_partials(result: Result, found: Sequence[Partial]) -> Result:
 
 def _image(op: Op, preset: str | None, dtype: np.dtype) -> KernelImage:
     if isinstance(op, str):
-        return kernel(op, dtype, preset or "wide")
+        return kernel(op, dtype, preset)
     if isinstance(op, ReduceOp):
         return op.image(dtype, preset)
     if item_of(op.element).dtype != dtype:

@@ -13,7 +13,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Protocol
 
+import numpy as np
+
 from nicemu import kernels, llvm, scalar
+from nicemu._core import Cores, instructions
 from nicemu.errors import ImageError, OpError
 from nicemu.image import ABI_VERSION, Formats, KernelImage, cached
 from nicemu.llvm import installed
@@ -65,6 +68,38 @@ def _link(elf: bytes, what: str) -> tuple[bytes, dict[str, int]]:
     return code, offsets
 
 
+def _instructions(code: bytes, what: str) -> list[tuple[int, str]]:
+    """Offset and name of every instruction.
+
+    Raises:
+        ImageError: the cores do not have one.
+    """
+    cores, at, found = Cores(), 0, []
+    words = np.frombuffer(code + bytes(2), "<u2").astype(np.uint32)
+    rows = cores.find(words[:-1] | words[1:] << 16)  # at every place where one could begin
+    table = instructions()
+    while at < len(rows):
+        if rows[at] < 0:
+            word = int.from_bytes(code[2 * at : 2 * at + 4], "little")
+            raise ImageError(f"{what}: {word:#010x} at {2 * at:#x} is no instruction of the cores")
+        row = table[rows[at]]
+        found.append((2 * at, row.name))
+        at += row.size // 2
+    return found
+
+
+#: whole registers are stored only where there are too few of them
+_SPILLS = {"vs1r.v", "vs2r.v", "vs4r.v", "vs8r.v"}
+MOST_HALVINGS = 3  # LMUL 8 to 1
+
+
+def _spilling(code: bytes, offsets: Mapping[str, int], what: str) -> set[str]:
+    """Functions that keep vectors in memory for want of registers."""
+    starts = sorted((at, name) for name, at in offsets.items())
+    spills = [at for at, name in _instructions(code, what) if name in _SPILLS]
+    return {max(s for s in starts if s[0] <= at)[1] for at in spills}
+
+
 #: the modules of which the code of an image depends
 _STATIONS = ("dtypes", "irmath", "kernels", "llvm", "python_ir", "scalar")
 
@@ -88,7 +123,7 @@ def kernels_of(
         ImageError: llvmlite or numba is missing.
     """
     op = scalar.scalar_op(name, source.functions(formats), formats)
-    return (op, *kernels.kernels(op, formats))
+    return (op, *kernels.kernels(op, formats, {}))
 
 
 def compile_image(name: str, source: Source, formats: Formats, preset: str) -> KernelImage:
@@ -107,7 +142,15 @@ def compile_image(name: str, source: Source, formats: Formats, preset: str) -> K
 
     def build() -> KernelImage:
         op, text, symbols = kernels_of(name, source, formats)
-        code, offsets = _link(llvm.emit([op.ir, text], set(symbols.values()), name), name)
+        halvings: dict[str, int] = {}
+        while True:
+            code, offsets = _link(llvm.emit([op.ir, text], set(symbols.values()), name), name)
+            spilling = _spilling(code, offsets, name)
+            left = {symbol for symbol in spilling if halvings.get(symbol, 0) < MOST_HALVINGS}
+            if not left:
+                break
+            halvings |= {symbol: halvings.get(symbol, 0) + 1 for symbol in left}
+            text, symbols = kernels.kernels(op, formats, halvings)
         return KernelImage(
             op=name,
             preset=preset,

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from nicemu.dtypes import Format, Item
 from nicemu.image import CONTEXT_FIELDS, ENTRIES, FAN_INS, REDUCING, Formats
@@ -66,45 +65,20 @@ def _adds(op: ScalarOp, step: str, source: Item, accumulator: Item) -> bool:
     return bfloat and bool(plain) and bool(_ADD.fullmatch(";".join(_work(op.bodies["merge"]))))
 
 
-@dataclass(frozen=True)
-class _Pressure:
-    """What a function's vectors need.
-
-    Attributes:
-        widest: bytes of the widest value that differs from item to item.
-        held: bytes of all such values that are needed at the same time, at most.
-        masks: whether there are conditions.
-    """
-
-    widest: int
-    held: int
-    masks: bool
-
-
-def _pressure(body: Sequence[str], arguments: Mapping[str, int]) -> _Pressure:
-    """Of a body without loops; arguments: name -> bytes."""
-    sizes, born = dict(arguments), dict.fromkeys(arguments, -1)
-    last: dict[str, int] = {}
-    same = {f"%ctx.{name}" for name in CONTEXT if name != "element"}  # for all items
-    masks = False
-    for at, line in enumerate(body):
+def _widest(body: Sequence[str]) -> int:
+    """Bytes of the widest value in a function that differs from item to item."""
+    same = {f"%ctx.{name}" for name in CONTEXT if name != "element"}
+    widest = 1
+    for line in body:
         name, _, text = line.rpartition(" = ")
         operands = set(re.findall(r"%[\w.]+", text))
-        last |= dict.fromkeys(operands, at)
         if operands and operands <= same:
             same.add(name)
         elif name and _opcode(line) != "insertvalue":
-            condition = _opcode(line) in ("fcmp", "icmp")
-            masks |= condition
             kinds = [_BYTES[kind] for kind in _TYPE.findall(text)]
             kinds += [4] if "bfloat" in text else []  # LLVM computes with it in float
-            sizes[name] = 0 if condition else max(kinds, default=0)
-            born[name] = at
-    held = max(
-        sum(sizes[name] for name in born if born[name] <= at < last.get(name, -1))
-        for at in range(-1, len(body))
-    )
-    return _Pressure(max(sizes.values()), held, masks)
+            widest = max([widest, *kinds])
+    return widest
 
 
 # ---- a loop --------------------------------------------------------------------------------------
@@ -115,7 +89,7 @@ _METADATA = """
 """
 _FIRST_LOOP = 100
 _VSCALE_BYTES = 8  # of a vector register, times vscale
-_REGISTERS = 32
+_LMUL = 8  # where there are registers enough; compile halves it where there are not
 _ONE = 0x3F80  # bfloat 1.0, through an empty asm: LLVM would fold a multiplication by 1
 
 
@@ -233,7 +207,7 @@ class _Loop:
             )
         element = ["%element = add i64 %ctx.element, %i"] if self.op.context else []
         loop = "\n  ".join([*counted, *element, *self.lines])
-        hint = f", !llvm.loop !{_FIRST_LOOP + 2 * width}" if width else ""
+        hint = f", !llvm.loop !width.{width}" if width else ""
         # noalias: payloads and destination are not the accumulator, so the loop needs no checks;
         # "no-builtins": a copying loop must not become a call of memcpy
         return f"""(ptr noalias %acc, ptr noalias %table, i64 %n, ptr noalias %ctx)
@@ -290,10 +264,10 @@ def _fields(values: Sequence[str], item: Item) -> list[tuple[str, Format]]:
     return list(zip(values, item.formats, strict=True))
 
 
-def _reducing(op: ScalarOp, formats: Formats, fresh: bool, elements: bool, payloads: int) -> _Loop:
+def _reducing(
+    op: ScalarOp, step: str, source: Item, acc: Item, fresh: bool, payloads: int
+) -> _Loop:
     """first, load, acc and merge: payloads, in child order, into the accumulator."""
-    step, source = ("lift", formats.element) if elements else _loading(op, formats)
-    acc = formats.accumulator
     fused = _adds(op, step, source, acc)
     loop = _Loop(op, acc)
     total = None if fresh else loop.load("%acc", acc)
@@ -349,44 +323,32 @@ def _leaving(op: ScalarOp, formats: Formats, step: str) -> _Loop:
 
 #: what a fan-in variant cannot be told of each of its payloads
 _ONE_EACH = {"rank", "contributors"}
-MOST_LINES = 24  # of lift and merge together: with more, passes over the accumulator do not matter
+MOST_WORK = 8  # of lift and merge: with more, registers do not do, and passes do not matter
+#: what is several instructions, with masks
+_LONG = re.compile(r"@llvm\.(maximum|minimum)\.")
 
 
 def _fan_ins(op: ScalarOp) -> tuple[int, ...]:
-    work = len(_work(op.bodies["lift"])) + len(_work(op.bodies["merge"]))
+    lines = _work(op.bodies["lift"]) + _work(op.bodies["merge"])
+    work = sum(MOST_WORK if _LONG.search(line) else 1 for line in lines)
     reads = {
         name
         for name in op.reads & _ONE_EACH
         for step in ("lift", "merge")
         if any(f"%ctx.{name}" in line for line in op.bodies[step])
     }
-    return () if reads or work > MOST_LINES or _branches(op) else FAN_INS
+    return () if reads or work > MOST_WORK or _branches(op) else FAN_INS
 
 
-def _width(op: ScalarOp, formats: Formats, steps: Sequence[str]) -> int | None:
-    """Items that a vector holds, by vscale; None where there is a loop in the op."""
+def _width(op: ScalarOp, steps: Sequence[str], items: Sequence[Item]) -> int | None:
+    """Items that a vector of LMUL 8 holds, by vscale; None where there is a loop in the op."""
     if _branches(op):
         return None
-    acc = formats.accumulator
-    takes = {
-        "lift": [("x", formats.element)], "load": [("p", formats.partial)],
-        "merge": [("a", acc), ("b", acc)], "emit": [("a", acc)], "finish": [("a", acc)],
-    }  # fmt: skip
-    found = [
-        _pressure(
-            op.bodies[step],
-            {f"%{x}{i}": row.size for x, item in takes[step] for i, row in enumerate(item.formats)},
-        )
-        for step in steps
-    ]
-    waiting = acc.size if len(steps) > 1 else 0  # while the payload is lifted
-    held = max(
-        f.held + waiting * (step in ("lift", "load")) for f, step in zip(found, steps, strict=True)
+    widest = max(
+        *(_widest(op.bodies[step]) for step in steps),
+        *(row.size for item in items for row in item.formats),
     )
-    widest = max(f.widest for f in found)
-    masks = any(f.masks for f in found)
-    lmul = next((n for n in (8, 4, 2) if held * n <= (_REGISTERS - n * masks) * widest), 1)
-    return lmul * _VSCALE_BYTES // widest
+    return _LMUL * _VSCALE_BYTES // widest
 
 
 def _declarations(op: ScalarOp, formats: Formats) -> str:
@@ -404,27 +366,44 @@ def _declarations(op: ScalarOp, formats: Formats) -> str:
     )  # fmt: skip
 
 
-def kernels(op: ScalarOp, formats: Formats) -> tuple[str, dict[str, str]]:
+_WIDTH = re.compile(r"!width\.(\d+)")
+
+
+def kernels(
+    op: ScalarOp, formats: Formats, halvings: Mapping[str, int]
+) -> tuple[str, dict[str, str]]:
     """The IR of an image's kernels, and the name of the function behind each entry.
 
     Entries with the same body share one function; fan-in variants may be missing.
+
+    Args:
+        op: the functions.
+        formats: what they work on.
+        halvings: name of a function -> how often its vectors are to be halved.
     """
     texts: dict[str, str] = {}
 
-    def add(entry: str, loop: _Loop, payloads: int, steps: Sequence[str]) -> None:
-        texts[entry] = loop.kernel(payloads, _width(op, formats, steps))
-
-    for step in ("emit", "finish"):
-        add(step, _leaving(op, formats, step), 1, [step])
+    acc = formats.accumulator
+    for step, target in (("emit", formats.partial), ("finish", formats.result)):
+        width = _width(op, [step], [acc, target])
+        texts[step] = _leaving(op, formats, step).kernel(1, width)
     for k in (1, *_fan_ins(op)):
         for name in REDUCING:
             fresh, elements = name in ("first", "load"), name in ("first", "acc")
-            steps = ["lift" if elements else "load", *(["merge"] if not fresh or k > 1 else [])]
-            loop = _reducing(op, formats, fresh, elements, k)
-            add(name if k == 1 else f"{name}{k}", loop, k, steps)
+            step, source = ("lift", formats.element) if elements else _loading(op, formats)
+            steps = [step] if fresh and k == 1 else [step, "merge"]
+            loop = _reducing(op, step, source, acc, fresh, k)
+            entry = name if k == 1 else f"{name}{k}"
+            texts[entry] = loop.kernel(k, _width(op, steps, [source, acc]))
     owner: dict[str, str] = {}
     symbols = {name: owner.setdefault(texts[name], name) for name in ENTRIES if name in texts}
-    bodies = "".join(f"define i64 @{name}{text}" for text, name in owner.items())
+    bodies = ""
+    for text, name in owner.items():
+
+        def loop_of(match: re.Match[str], halved: int = halvings.get(name, 0)) -> str:
+            return f"!{_FIRST_LOOP + 2 * max(int(match[1]) >> halved, 1)}"
+
+        bodies += f"define i64 @{name}{_WIDTH.sub(loop_of, text)}"
     loops = "".join(
         f"!{at} = distinct !{{!{at}, !0, !1, !2, !{at + 1}}}\n"
         f'!{at + 1} = !{{!"llvm.loop.vectorize.width", i32 {(at - _FIRST_LOOP) // 2}}}\n'

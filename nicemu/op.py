@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, overload
 
@@ -69,7 +69,8 @@ def _checked(step: str, function: object) -> FunctionType:
 class _PythonSource:
     """The functions of an op in Python."""
 
-    functions_: dict[str, FunctionType] = field(default_factory=dict)
+    name: str
+    functions_: dict[str, FunctionType]
 
     def key(self) -> Hashable:
         """See compile.Source."""
@@ -93,7 +94,7 @@ class _PythonSource:
                 takes[step],
                 formats.accumulator,
                 function.__code__.co_argcount > len(takes[step]),
-                f"{step} of {self.functions_['merge'].__name__}",
+                f"{step} of {self.name}",
             )
             for step, function in self.functions_.items()
         }
@@ -205,12 +206,12 @@ class ReduceOp:
             for name, spec in self._types.items()
         }
         accumulator = said["accumulator"] or usual.accumulator
-        own = accumulator.scalar and usual.partial == usual.element
+        narrow = accumulator.scalar and usual.partial == usual.element != usual.accumulator
         finishes = isinstance(self._source, _PythonSource) and "finish" in self._source.functions_
         return Formats(
             element=usual.element,
             accumulator=accumulator,
-            partial=said["partial"] or (usual.partial if own else accumulator),
+            partial=said["partial"] or (usual.partial if narrow else accumulator),
             result=said["result"]
             or (usual.result if accumulator.scalar or finishes else accumulator),
         )
@@ -390,9 +391,10 @@ def reduce_op(
 
     def decorate(function: Callable[..., Any]) -> ReduceOp:
         checked = _checked("merge", function)
+        called = name or checked.__name__
         return ReduceOp(
-            name or checked.__name__,
-            _PythonSource({"merge": checked}),
+            called,
+            _PythonSource(called, {"merge": checked}),
             element=element,
             accumulator=accumulator,
             partial=partial,

@@ -19,6 +19,10 @@ def bits(x: np.floating[Any]) -> np.unsignedinteger[Any]:
 
 
 def from_bits(u: np.unsignedinteger[Any]) -> np.floating[Any]:
-    """The float32 with the bits of a uint32, the float64 with those of a uint64."""
+    """The float with the bits of an integer.
+
+    In an op it is a float32, or float64 where the op computes in that; here it is of the width of a
+    uint32 or uint64.
+    """
     value: np.floating[Any] = u.view(np.dtype(f"f{u.itemsize}"))
     return value

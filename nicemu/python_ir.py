@@ -124,10 +124,10 @@ class Conversion:
 
 @dataclass(frozen=True, eq=False)
 class Reinterpretation:
-    """A float's bits as an unsigned integer, or back."""
+    """A float's bits as an unsigned integer; or back, to the float that the op computes in."""
 
     python: tuple[Callable[..., Any], ...]
-    pairs: Mapping[Any, Any]
+    back: bool
 
 
 CONVERSIONS = (
@@ -141,8 +141,8 @@ CONVERSIONS = (
     ),
 )  # fmt: skip
 REINTERPRETATIONS = (
-    Reinterpretation((bits,), {types.float32: types.uint32, types.float64: types.uint64}),
-    Reinterpretation((from_bits,), {types.uint32: types.float32, types.uint64: types.float64}),
+    Reinterpretation((bits,), back=False),
+    Reinterpretation((from_bits,), back=True),
 )
 _ROWS: tuple[Call | Conversion | Reinterpretation, ...] = (*CALLS, *CONVERSIONS, *REINTERPRETATIONS)
 _KNOWN: dict[Any, Any] = {python: row for row in _ROWS for python in row.python}
@@ -181,7 +181,7 @@ def _declare_call(row: Call) -> None:
         ty = context.unify_types(*args)
         if isinstance(ty, types.Integer | types.Boolean) and not row.whole:
             ty = context.unit.real
-        if not isinstance(ty, types.Integer | types.Float):
+        if not isinstance(ty, types.Integer | types.Float | types.Boolean):
             return None
         return signature(types.boolean if row.test else ty, *[ty] * len(args))
 
@@ -190,7 +190,9 @@ def _declare_call(row: Call) -> None:
         if isinstance(ty, types.Float):
             name = row.real.format(_suffix(ty))
         else:
-            name = row.whole.format(ty.bitwidth, u="s" if ty.signed else "u")
+            signed = isinstance(ty, types.Integer) and ty.signed
+            width = ty.bitwidth if isinstance(ty, types.Integer) else 1
+            name = row.whole.format(width, u="s" if signed else "u")
         out = llvm_ir.IntType(1) if row.test else args[0].type
         given = args[: row.arity or 2]
         fnty = llvm_ir.FunctionType(out, [arg.type for arg in given])
@@ -218,9 +220,14 @@ def _declare_conversion(row: Conversion) -> None:
 
 def _declare_reinterpretation(row: Reinterpretation) -> None:
     def generic(context: Any, args: Sequence[Any]) -> Any:
-        if len(args) != 1 or args[0] not in row.pairs:
+        if len(args) != 1:
             return None
-        return signature(row.pairs[args[0]], args[0])
+        if row.back and isinstance(args[0], types.Integer):
+            real = context.unit.real
+            return signature(real, getattr(types, f"uint{real.bitwidth}"))
+        if not row.back and isinstance(args[0], types.Float):
+            return signature(getattr(types, f"uint{args[0].bitwidth}"), args[0])
+        return None
 
     def lower(context: Any, builder: Any, sig: Any, args: Sequence[Any]) -> Any:
         return builder.bitcast(args[0], context.get_value_type(sig.return_type))
@@ -381,9 +388,13 @@ class _Unit:
         self._helpers: dict[FunctionType, Any] = {}
         self._open: list[FunctionType] = []
 
-    def constant(self, value: Any) -> Any:
+    def constant(self, value: Any, loc: Any) -> Any:
         """A float as the op's number."""
-        return np.float32(value) if self.number == types.float32 else float(value)
+        if self.number != types.float32:
+            return float(value)
+        if np.isfinite(value) and abs(value) > np.finfo(np.float32).max:
+            raise _Refused(f"{value} is too large for float32", loc)
+        return np.float32(value)
 
     def helper(self, function: FunctionType, loc: Any) -> object:
         """What stands for a helper function in numba."""
@@ -525,7 +536,7 @@ class _Resolve(FunctionPass):  # type: ignore[misc]
         if isinstance(value, str) and isinstance(node, ir.Const):
             return node  # a text of an exception
         if isinstance(value, float | np.float64 | np.float16):
-            return ir.Const(self.unit.constant(value), node.loc)
+            return ir.Const(self.unit.constant(value, node.loc), node.loc)
         if isinstance(value, np.number):
             return ir.Const(value, node.loc)
         if isinstance(value, int):
@@ -534,7 +545,9 @@ class _Resolve(FunctionPass):  # type: ignore[misc]
             return ir.Const(np.int16(value) if real and small and -(2**15) <= value < 2**15
                             else value, node.loc)  # fmt: skip
         if isinstance(value, tuple) and all(isinstance(x, int | float | np.number) for x in value):
-            constants = [self.unit.constant(x) if isinstance(x, float) else x for x in value]
+            constants = [
+                self.unit.constant(x, node.loc) if isinstance(x, float) else x for x in value
+            ]
             return ir.Const(tuple(constants), node.loc)
         if isinstance(value, Dispatcher):  # of @numba.njit
             value = value.py_func
@@ -642,7 +655,7 @@ def _cleaned(text: str) -> str:
     """Without a target, and where numba's IR leaves a result to the target, with a defined one.
 
     Floats out of an integer's range become its nearest end and NaN 0, amounts of shifts count
-    modulo the width, division by zero gives 0, and the smallest integer divided by -1 itself.
+    modulo the width, division by zero gives 0.
     """
     declared: set[str] = set()
 
@@ -670,6 +683,8 @@ _MEANINGS: tuple[tuple[str, str], ...] = (
     (r"constraint encountered: raise", "it raises what is computed: use a constant text"),
     (r"lowering <built-in function floor>", "% and // are for integers: use math.floor(a / b)"),
     (r"Illegal IR, del", "it uses del: leave it out"),
+    (r"Type of variable '\$\w+\.\d+' cannot be determined",
+     "a value is lost to it: write := as a line of its own"),
     (r"NameError: name '(\w+)' is not defined", "there is no {0}: define or import it"),
     (r"Untyped global name '(\w+)'", "it uses {0}, which a core does not have: " + _REMEDY),
     (r"Unknown attribute '(\w+)' of type (.+)", "{1} has no {0}: " + _REMEDY),

@@ -47,7 +47,13 @@ DOUBLE = Number("float", 64)
 
 
 def computed(row: Format) -> Number:
-    """What a format's values are computed in: floats of less than 32 bits in float32."""
+    """What a format's values are computed in.
+
+    Floats of less than 32 bits in float32; uint8 in int16, since numba takes an unsigned and a
+    signed integer together for float64.
+    """
+    if row.kind == "uint":
+        return Number("int", 16 * row.size)
     return Number(row.kind, max(8 * row.size, 32) if row.kind == "float" else 8 * row.size)
 
 
@@ -125,11 +131,12 @@ class _Lines:
             return self.let(f"call float @nicemu.widen.{row.alias}(i8 {value})")
         if row.kind == "float" and row.size == 2:
             return self.let(f"fpext {row.llvm} {value} to float")
+        if row.kind == "uint":
+            return self.let(f"zext {row.llvm} {value} to {computed(row).llvm}")
         return value
 
     def narrow(self, value: str, src: Number, row: Format) -> str:
         """A number as a value in memory; one rounding, but of integers above 2**53 two."""
-        dst = computed(row)
         if row.kind == "float":
             if src.kind != "float":
                 verb = "sitofp" if src.kind == "int" else "uitofp"
@@ -142,10 +149,10 @@ class _Lines:
                 return value
             verb = "fptrunc" if 8 * row.size < src.bits else "fpext"
             return self.let(f"{verb} {src.llvm} {value} to {row.llvm}")
-        if dst.bits == src.bits:
+        if 8 * row.size == src.bits:
             return value
-        verb = "trunc" if dst.bits < src.bits else "sext" if src.kind == "int" else "zext"
-        return self.let(f"{verb} {src.llvm} {value} to {dst.llvm}")
+        verb = "trunc" if 8 * row.size < src.bits else "sext" if src.kind == "int" else "zext"
+        return self.let(f"{verb} {src.llvm} {value} to {row.llvm}")
 
 
 def _convert(lines: _Lines, value: str, src: Format, dst: Format) -> str:

@@ -23,12 +23,12 @@ import networkx
 import numpy as np
 
 import nicemu
-from nicemu.builtin import OPS
 from nicemu.counters import FabricCounters
 from nicemu.dtypes import GRADIENTS, format_of
 from nicemu.exchange import Exchange
 from nicemu.fabric import Fabric, Group
 from nicemu.packet import drops
+from nicemu.reference.arithmetic import OPS
 from nicemu.reference.tree import reduce_tree
 from tests.fabrics import FAULTS, sums_up
 

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 import nicemu
-from nicemu.builtin import OPS
 from nicemu.dtypes import GRADIENTS, Format, format_of
 from nicemu.image import PRESETS
 from nicemu.nic import Stream
+from nicemu.reference.arithmetic import OPS
 from nicemu.reference.tree import reduce_streams, reduce_tree
 from tests.harts import simd_paths
 from tests.test_reference_streams import ROWS, as_values, columns

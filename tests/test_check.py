@@ -14,7 +14,7 @@ import pytest
 import nicemu
 from nicemu import ArgumentError, FaultError, Machine, Nic, ReduceOp
 from nicemu.bounds import bounds
-from nicemu.builtin import OPS
+from nicemu.builtin import builtin
 from nicemu.check import Check, check
 from nicemu.dtypes import format_of
 from nicemu.host import HostKernels
@@ -74,7 +74,7 @@ def test_cost_counts_what_runs(l2norm: ReduceOp) -> None:
 def test_cost_of_the_issue(l2norm: ReduceOp) -> None:
     """Its bounds for packets of 512 elements at VLEN 512."""
     assert max(l2norm.cost().entries[name].instructions for name in ("first", "acc")) <= 80
-    sums = OPS["sum"].cost(element="float16", preset="per-add")
+    sums = builtin("sum", "float16").cost(element="float16", preset="per-add")
     assert max(sums.entries[name].instructions for name in ("first", "acc")) <= 40
 
 
@@ -136,7 +136,7 @@ def test_cost_is_shown(l2norm: ReduceOp) -> None:
 @pytest.mark.parametrize("name", ["sum", "avg", "max"])
 def test_reference_gives_the_cores_bits(name: str, preset: str) -> None:
     """Random patterns, NaNs and infinities among them, on one device and in a tree."""
-    op, row = OPS[name], format_of("float16")
+    op, row = builtin(name, "float16"), format_of("float16")
     rng = np.random.default_rng(7)
     streams = [rng.integers(0, 1 << 16, 3000).astype(np.uint16).view(row.dtype) for _ in range(4)]
     nic = Nic()
@@ -248,7 +248,7 @@ def test_pythons_comparison_is_not_a_maximum_of_nans() -> None:
     assert found.associative == found.commutative == "yes"
     row = law(found, "associative", "ends")
     assert row.verdict == "no" and "nan" in row.example
-    assert all(x.verdict == "yes" for x in OPS["max"].check(element="float16").laws)
+    assert all(x.verdict == "yes" for x in builtin("max", "float16").check(element="float16").laws)
 
 
 def test_saturation_is_not_associative() -> None:
@@ -343,7 +343,7 @@ def test_unknown_instructions_are_found(l2norm: ReduceOp) -> None:
 
 def test_other_bits_than_the_hosts_are_found(l2norm: ReduceOp) -> None:
     """An image of another op."""
-    wrong = OPS["max"].image("float32")
+    wrong = builtin("max", "float32").image("float32")
     found = check(wrong, HostKernels("own", l2norm._source, wrong.formats), "card", 0)
     same = next(f for f in found.findings if f.what == "same bits as on the host")
     assert not same.good and not found.ok and "cases differ" in same.detail

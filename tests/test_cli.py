@@ -19,11 +19,11 @@ from safetensors.numpy import load_file, save_file
 
 import nicemu
 from nicemu import Communicator, collective
-from nicemu.builtin import OPS
 from nicemu.cli import main
 from nicemu.dtypes import GRADIENTS, Format
 from nicemu.image import PRESETS
 from nicemu.pcap import read as read_pcap
+from nicemu.reference.arithmetic import OPS
 from nicemu.reference.tree import reduce_streams, reduce_tree
 from tests.elfs import CHARACTER, Image, build, endless, printing, store_tohost
 from tests.encode import encode

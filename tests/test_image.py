@@ -23,11 +23,12 @@ import pytest
 import nicemu
 from nicemu import image as abi
 from nicemu._core import RETURN, Cores, R, W, X, instructions
-from nicemu.builtin import OPS, kernel
+from nicemu.builtin import BUILTINS, builtin, kernel
 from nicemu.compile import compile_image
 from nicemu.dtypes import FORMATS, GRADIENTS, Format, format_of
 from nicemu.errors import ArgumentError, ImageError
 from nicemu.image import ENTRIES, FAN_INS, PRESETS, REQUIRED, Context, KernelImage
+from nicemu.reference.arithmetic import OPS
 
 HARTS = ((128, "auto"), (512, "auto"), (1024, "portable"))  # VLEN, host path
 COUNTS = (0, 1, 7, 8, 9, 31, 33, 511, 512, 513, 1023)
@@ -357,7 +358,7 @@ def test_presets_that_share_formats_share_code() -> None:
 @pytest.mark.parametrize(
     ("arguments", "choices"),
     [
-        (("mean", "f16"), OPS),
+        (("mean", "f16"), BUILTINS),
         (("sum", "f8"), [f.name for f in FORMATS]),
         (("sum", "f16", "narrow"), PRESETS),
     ],
@@ -394,7 +395,7 @@ def test_context_block_is_as_documented() -> None:
 
 def test_the_guide_lists_every_entry_and_preset() -> None:
     guide = (Path(nicemu.__file__).parent / "guide" / "images.md").read_text()
-    for name in (*REQUIRED, *PRESETS, *OPS):
+    for name in (*REQUIRED, *PRESETS, *BUILTINS):
         assert f"| `{name}` |" in guide, name
 
 
@@ -522,7 +523,7 @@ def test_a_hit_needs_no_llvm(tmp_path: Path) -> None:
 
 def compiled(op: str, element: str, preset: str = "wide") -> KernelImage:
     """From the directory or newly built, whatever the op has in memory."""
-    row = OPS[op]
+    row = builtin(op, element)
     return compile_image(op, row._source, row.formats(element, preset), preset)
 
 
