@@ -101,7 +101,7 @@ def _spilling(code: bytes, offsets: Mapping[str, int], what: str) -> set[str]:
 
 
 #: the modules of which the code of an image depends
-_STATIONS = ("dtypes", "irmath", "kernels", "llvm", "python_ir", "scalar")
+_STATIONS = ("compile", "dtypes", "irmath", "kernels", "llvm", "python_ir", "scalar")
 
 
 @cache

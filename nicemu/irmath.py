@@ -139,7 +139,7 @@ define float @nicemu.tanh.f32(float %x) alwaysinline {{
 }}
 """,
 }
-# {F}: the float type, {t}: its suffix, {I}: the integer of its bits
+# {F}: the float type, {t}: its suffix, {I}: the integer of its bits, {nan}: the canonical NaN's
 _REAL = {
     # as Python's: the first, unless the second is greater
     "max": ("{F}", "{F} %a, {F} %b", """
@@ -157,6 +157,11 @@ _REAL = {
   %one = call {F} @llvm.copysign.{t}({F} 1.0, {F} %a)
   %some = fcmp one {F} %a, 0.0
   %r = select i1 %some, {F} %one, {F} %a"""),
+    # of a NaN those of the canonical one: a computed NaN's differ from target to target
+    "bits": ("{I}", "{F} %a", """
+  %bits = bitcast {F} %a to {I}
+  %nan = fcmp uno {F} %a, %a
+  %r = select i1 %nan, {I} {nan}, {I} %bits"""),
     "isnan": ("i1", "{F} %a", "%r = fcmp uno {F} %a, %a"),
     "isinf": ("i1", "{F} %a", """
   %m = call {F} @llvm.fabs.{t}({F} %a)
@@ -311,7 +316,7 @@ def _definition(name: str, ty: str) -> str:
         real, width = _BITS[ty]
         text = f"define {result} @nicemu.{name}.{ty}({arguments}) alwaysinline {{{{\n"
         text += f"  {body.strip()}\n  ret {result} %r\n}}}}\n"
-        return text.format(F=real, t=ty, I=f"i{width}")
+        return text.format(F=real, t=ty, I=f"i{width}", nan=format_of(ty).canonical_nan)
     if name in _WHOLE and ty.startswith("i"):
         arguments, body = _WHOLE[name]
         text = f"define {{I}} @nicemu.{name}.{ty}({arguments}) alwaysinline {{{{\n"

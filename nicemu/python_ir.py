@@ -230,7 +230,12 @@ def _declare_reinterpretation(row: Reinterpretation) -> None:
         return None
 
     def lower(context: Any, builder: Any, sig: Any, args: Sequence[Any]) -> Any:
-        return builder.bitcast(args[0], context.get_value_type(sig.return_type))
+        out = context.get_value_type(sig.return_type)
+        if row.back:
+            return builder.bitcast(args[0], out)
+        fnty = llvm_ir.FunctionType(out, [args[0].type])
+        name = f"nicemu.bits.{_suffix(sig.args[0])}"
+        return builder.call(cgutils.get_or_insert_function(builder.module, fnty, name), args)
 
     _declare(row, generic, lower)
 

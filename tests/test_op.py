@@ -384,6 +384,9 @@ def test_bits() -> None:
     flip = lifted(lambda x: from_bits(bits(x) ^ np.uint32(1 << 31)), "f32", "f32").image()
     x = np.array([1.5, -0.0, np.inf], np.float32)
     assert reduced(flip, [x]).tobytes() == (-x).tobytes()
+    nans = np.array([0xFFC00001, 0x7F800001], np.uint32).view(np.float32)
+    seen = lifted(lambda x: bits(x), "f32", "i64").image()
+    assert reduced(seen, [nans]).tolist() == [0x7FC00000] * 2
     assert from_bits(bits(x[0])) == x[0]
 
 
