@@ -535,7 +535,11 @@ class Nic:
             raise ArgumentError(f"leave {leave!r} is unknown: use one of {', '.join(LEAVING)}")
         leaving = getattr(image.formats, LEAVING[leave])
         inputs = self._inputs(streams, context or Context())
-        widest = max(leaving.size, *(s.values.itemsize for s in inputs))
+        widest = max(
+            image.formats.row_bytes(partials=False),
+            leaving.size,
+            *(s.values.itemsize for s in inputs),
+        )
         if not widest <= index(payload) <= self.machine.max_payload:
             raise ArgumentError(
                 f"payload {payload} is out of range: use {widest}..{self.machine.max_payload} bytes"
