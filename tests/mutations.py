@@ -340,6 +340,23 @@ MUTATIONS: tuple[Mutation, ...] = (
         ".psn = get16(h + BTH_PSN + 1),",
         "tests/test_packet.py::test_round_trip",
     ),
+    # ---- ops of one's own ----
+    Mutation(
+        0,
+        "a worker that resends sends the result that another has",
+        "csrc/host.c",
+        "if (t->moved && t->result)",
+        "if (t->result)",
+        "tests/test_op.py::test_records_in_every_collective[reduce_scatter-in-network-130]",
+    ),
+    Mutation(
+        0,
+        "the context of a job's first call on a core is forgotten",
+        "csrc/device.c",
+        "memset(s->host_arguments + CONTEXT_BYTES, 0, ARGUMENT_BYTES - CONTEXT_BYTES);",
+        "memset(s->host_arguments, 0, ARGUMENT_BYTES);",
+        "tests/test_op.py::test_the_context_is_what_the_collective_says",
+    ),
 )
 
 
