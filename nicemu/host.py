@@ -21,7 +21,7 @@ from nicemu.image import LEAVING, Context, Formats
 from nicemu.llvm import on_host
 from nicemu.order import Order, leaves
 
-__all__ = ["HostCall", "HostKernels"]
+__all__ = ["HostCall", "HostKernels", "canonical"]
 
 
 _LOOP_HINT = re.compile(r", !llvm\.loop !\d+")
@@ -203,13 +203,18 @@ def _packed(values: np.ndarray, item: Item, count: int) -> np.ndarray:
 
 
 def _unpacked(data: np.ndarray, item: Item, count: int) -> np.ndarray:
-    values = item.unpack(data.view(item.stored), max(count, 1))
+    return canonical(item.unpack(data.view(item.stored), max(count, 1)), item)
+
+
+def canonical(values: np.ndarray, item: Item) -> np.ndarray:
+    """A copy in which every NaN is the canonical one of its format."""
+    out = values.copy()
     for name, row in item.fields:
-        field = values[name] if name else values
         if row.kind == "float":
-            bits = field.view(row.bits_dtype)
-            bits[np.isnan(field)] = row.canonical_nan
-    return values
+            bits = (out[name] if name else out).view(row.bits_dtype)
+            most = row.bits_dtype.type((1 << (8 * row.size - 1)) - 1)
+            bits[(bits & most) > row.infinity] = row.canonical_nan
+    return out
 
 
 # ---- the host's run-time library -----------------------------------------------------------------

@@ -156,8 +156,9 @@ class _Lines:
 
 
 def _convert(lines: _Lines, value: str, src: Format, dst: Format) -> str:
-    """Memory to memory."""
-    return value if src == dst else lines.narrow(lines.widen(value, src), computed(src), dst)
+    """Memory to memory; of bools, whatever is true becomes 1."""
+    same = src == dst and src.kind != "bool"
+    return value if same else lines.narrow(lines.widen(value, src), computed(src), dst)
 
 
 # ---- the module ------------------------------------------------------------------------------

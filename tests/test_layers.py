@@ -40,6 +40,7 @@ LEVELS: tuple[tuple[str, ...], ...] = (
         "reference",
         "reference.scalar",
         "reference.arithmetic",
+        "reference.entries",
         "reference.tree",
         "reference.error",
     ),

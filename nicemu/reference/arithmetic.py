@@ -139,7 +139,9 @@ def narrow(values: Array, fmt: Format) -> Array:
         kept = (significand + half + ((significand >> shift) & u(1))) >> shift
         # `kept` carries the hidden bit, which adds the last 1 to the exponent field
         out = ((exponent - smallest) << u(fmt.fraction_bits)) + kept
-        out = np.minimum(out, u(infinity(fmt)))
+        if fmt.infinity != infinity(fmt):  # the largest number is in infinity's place
+            nan |= out > u(fmt.infinity)
+        out = np.minimum(out, u(fmt.infinity))
         out |= (bits >> u(8 * values.itemsize - 1)) << u(8 * fmt.size - 1)
     out[nan] = fmt.canonical_nan
     narrow: Array = out.astype(fmt.bits_dtype, copy=False)
