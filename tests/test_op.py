@@ -448,6 +448,15 @@ def test_records_in_every_collective(collective: str, algorithm: str, count: int
     assert "value" in str(result)
 
 
+def test_records_over_links_that_lose() -> None:
+    """A worker that resends when another has the result sends elements, which have another size."""
+    x = np.arange(8 * 1040, dtype=np.float32).reshape(8, 1040)
+    world = Communicator(nicemu.Fabric(8, loss=0.02, seed=7))
+    result = world.reduce_scatter(x, builtin("argmax", "f32"), algorithm="in-network")
+    assert result.frames is not None and result.frames.resent
+    np.testing.assert_array_equal(result.whole()["value"], x[7])
+
+
 @pytest.mark.parametrize("chunk", [1, 3, 64])
 @pytest.mark.parametrize("count", [0, 1, 3, 64, 130])
 def test_records_are_packed_as_arrays(count: int, chunk: int) -> None:
