@@ -28,6 +28,10 @@ __all__ = ["Source", "compile_image", "kernels_of"]
 class Source(Protocol):
     """Where an op's functions come from."""
 
+    @property
+    def finishes(self) -> bool:
+        """Is it known to have a finish, before any of it is compiled?"""
+
     def key(self) -> Hashable:
         """All that its functions depend on, hashable, of a stable repr; imports nothing heavy."""
 
@@ -51,13 +55,14 @@ def _link(elf: bytes, what: str) -> tuple[bytes, dict[str, int]]:
         raise OpError(f"{what}: {scalar.missing(missing[0])}")
     code = b""
     offsets: dict[str, int] = {}
+    for section in file.iter_sections():
+        if section["sh_flags"] & 2 and section["sh_size"] and section.name != ".text":
+            raise OpError(f"{what}: it needs a table in memory: compute the values instead")
     for index, section in enumerate(file.iter_sections()):
         if isinstance(section, RelocationSection) and section.num_relocations():
             first = next(section.iter_relocations())
             name = table.get_symbol(first["r_info_sym"]).name
             raise ImageError(f"{what}: its code needs {name or section.name!r} relocated: avoid it")
-        if section["sh_flags"] & 2 and section["sh_size"] and section.name != ".text":
-            raise OpError(f"{what}: it needs a table in memory: compute the values instead")
         if section.name == ".text":
             code = section.data()
             offsets = {
@@ -101,7 +106,7 @@ def _spilling(code: bytes, offsets: Mapping[str, int], what: str) -> set[str]:
 
 
 #: the modules of which the code of an image depends
-_STATIONS = ("compile", "dtypes", "irmath", "kernels", "llvm", "python_ir", "scalar")
+_STATIONS = ("c_ir", "compile", "dtypes", "irmath", "kernels", "llvm", "python_ir", "scalar")
 
 
 @cache

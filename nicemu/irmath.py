@@ -17,7 +17,7 @@ from collections.abc import Sequence
 
 from nicemu.dtypes import Format, format_of
 
-__all__ = ["functions"]
+__all__ = ["defined", "functions"]
 
 _CALLED = re.compile(r'@"?(nicemu\.(\w+)\.([\w.]+))"?(?=\()')
 _BITS = {"f32": ("float", 32), "f64": ("double", 64)}
@@ -339,3 +339,29 @@ def functions(text: str) -> str:
             done[name] = _definition(verb, ty)
             left |= set(_CALLED.findall(done[name]))
     return "".join(done.values())
+
+
+def defined(text: str) -> str:
+    """A front end's IR without a target, and with a defined result where LLVM leaves it open.
+
+    Floats out of an integer's range become its nearest end and NaN 0, amounts of shifts count
+    modulo the width, division by zero gives 0.
+    """
+    declared: set[str] = set()
+
+    def saturated(match: re.Match[str]) -> str:
+        sign, src, value, dst = match.groups()
+        name = f"llvm.fpto{sign}i.sat.{dst}.{'f32' if src == 'float' else 'f64'}"
+        declared.add(f"declare {dst} @{name}({src})")
+        return f"call {dst} @{name}({src} {value})"
+
+    def called(match: re.Match[str]) -> str:
+        verb, ty, a, b = match.groups()
+        declared.add(f"declare {ty} @nicemu.{verb}.{ty}({ty}, {ty})")
+        return f"call {ty} @nicemu.{verb}.{ty}({ty} {a}, {ty} {b})"
+
+    text = re.sub(r"^target .*$", "", text, flags=re.M)
+    text = re.sub(r"fpto([su])i (float|double) (\S+) to (i\d+)", saturated, text)
+    text = re.sub(r"(?<== )(shl|[la]shr|[su]div|[su]rem)(?: nuw| nsw| exact)* (i\d+) (\S+), (\S+)",
+                  called, text)  # fmt: skip
+    return "\n".join([text, *sorted(declared)])

@@ -10,6 +10,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, overload
 
@@ -18,6 +19,7 @@ import numpy as np
 from nicemu.compile import Source, compile_image
 from nicemu.dtypes import Format, Item, ItemSpec, format_of, item_of
 from nicemu.errors import ArgumentError, ImageError, OpError
+from nicemu.files import refuse
 from nicemu.fingerprint import fingerprint
 from nicemu.image import Formats, KernelImage, preset_formats
 
@@ -72,6 +74,11 @@ class _PythonSource:
     name: str
     functions_: dict[str, FunctionType]
 
+    @property
+    def finishes(self) -> bool:
+        """See compile.Source."""
+        return "finish" in self.functions_
+
     def key(self) -> Hashable:
         """See compile.Source."""
         functions = sorted(self.functions_.items())
@@ -98,6 +105,28 @@ class _PythonSource:
             )
             for step, function in self.functions_.items()
         }
+
+
+@dataclass(frozen=True)
+class _CSource:
+    """A text in C."""
+
+    name: str
+    text: str
+    file: str
+    finishes: bool = False
+
+    def key(self) -> Hashable:
+        """See compile.Source."""
+        from nicemu.clang import RECIPE
+
+        return ("c", RECIPE, self.text, self.file)
+
+    def functions(self, formats: Formats) -> Mapping[str, ScalarFunction]:
+        """See compile.Source."""
+        from nicemu.c_ir import compile_source
+
+        return compile_source(self.text, self.file, formats, self.name)
 
 
 # ---- the op --------------------------------------------------------------------------------------
@@ -207,13 +236,12 @@ class ReduceOp:
         }
         accumulator = said["accumulator"] or usual.accumulator
         narrow = accumulator.scalar and usual.partial == usual.element != usual.accumulator
-        finishes = isinstance(self._source, _PythonSource) and "finish" in self._source.functions_
         return Formats(
             element=usual.element,
             accumulator=accumulator,
             partial=said["partial"] or (usual.partial if narrow else accumulator),
             result=said["result"]
-            or (usual.result if accumulator.scalar or finishes else accumulator),
+            or (usual.result if accumulator.scalar or self._source.finishes else accumulator),
         )
 
     def image(
@@ -327,37 +355,26 @@ def _format(element: str | np.dtype | type | Format) -> Format:
     return element if isinstance(element, Format) else format_of(element)
 
 
-@overload
-def reduce_op(merge: Callable[..., Any], /) -> ReduceOp: ...
+def _read(source: str | Path) -> tuple[str, str | None]:
+    """A source's text, and the name of its file, where it is one.
+
+    Raises:
+        FileFormatError: the file cannot be read.
+    """
+    if isinstance(source, str):
+        return source, None
+    try:
+        return source.read_text("utf-8"), source.name
+    except (OSError, ValueError) as error:
+        refuse(source, f"cannot be read ({error})", "name a file of UTF-8 text")
 
 
-@overload
-def reduce_op(
-    merge: None = None,
-    *,
-    name: str | None = ...,
-    element: str | np.dtype | type | Format | None = ...,
-    accumulator: ItemSpec | None = ...,
-    partial: ItemSpec | None = ...,
-    result: ItemSpec | None = ...,
-    preset: str = ...,
-) -> Callable[[Callable[..., Any]], ReduceOp]: ...
-
-
-def reduce_op(
-    merge: Callable[..., Any] | None = None,
-    *,
-    name: str | None = None,
-    element: str | np.dtype | type | Format | None = None,
-    accumulator: ItemSpec | None = None,
-    partial: ItemSpec | None = None,
-    result: ItemSpec | None = None,
-    preset: str = "wide",
-) -> ReduceOp | Callable[[Callable[..., Any]], ReduceOp]:
+class _Maker:
     """Decorator that makes a reduce op of ``merge(a, b)``: how two accumulators become one.
 
     It is applied in the order of children, and neither assumed to be commutative nor associative.
     The functions of an op may take the context as a last argument: see :class:`nicemu.Context`.
+    Ops in C are made by ``reduce_op.c(source)``.
 
     Args:
         merge: the function, where the decorator is used without arguments.
@@ -389,12 +406,79 @@ def reduce_op(
         ...     return math.sqrt(a)
     """
 
-    def decorate(function: Callable[..., Any]) -> ReduceOp:
-        checked = _checked("merge", function)
-        called = name or checked.__name__
+    @overload
+    def __call__(self, merge: Callable[..., Any], /) -> ReduceOp: ...
+
+    @overload
+    def __call__(
+        self,
+        merge: None = None,
+        *,
+        name: str | None = ...,
+        element: str | np.dtype | type | Format | None = ...,
+        accumulator: ItemSpec | None = ...,
+        partial: ItemSpec | None = ...,
+        result: ItemSpec | None = ...,
+        preset: str = ...,
+    ) -> Callable[[Callable[..., Any]], ReduceOp]: ...
+
+    def __call__(
+        self,
+        merge: Callable[..., Any] | None = None,
+        *,
+        name: str | None = None,
+        element: str | np.dtype | type | Format | None = None,
+        accumulator: ItemSpec | None = None,
+        partial: ItemSpec | None = None,
+        result: ItemSpec | None = None,
+        preset: str = "wide",
+    ) -> ReduceOp | Callable[[Callable[..., Any]], ReduceOp]:
+        """See the class."""
+
+        def decorate(function: Callable[..., Any]) -> ReduceOp:
+            checked = _checked("merge", function)
+            called = name or checked.__name__
+            return ReduceOp(
+                called,
+                _PythonSource(called, {"merge": checked}),
+                element=element,
+                accumulator=accumulator,
+                partial=partial,
+                result=result,
+                preset=preset,
+            )
+
+        return decorate if merge is None else decorate(merge)
+
+    def c(
+        self,
+        source: str | Path,
+        *,
+        name: str | None = None,
+        element: str | np.dtype | type | Format | None = None,
+        accumulator: ItemSpec | None = None,
+        partial: ItemSpec | None = None,
+        result: ItemSpec | None = None,
+        preset: str = "wide",
+    ) -> ReduceOp:
+        """An op whose merge, and lift and finish where it has them, are functions in C.
+
+        Args:
+            source: C, or the path of a file of it: guide/authoring.md says what it may contain.
+            name: of the op; None: the file's without its suffix, or "c".
+            element, accumulator, partial, preset: as for Python.
+            result: what workers get; None: the element's format, or where the accumulator has
+                fields, the accumulator.
+
+        Raises:
+            ArgumentError: an unknown format or preset.
+            FileFormatError: the file cannot be read.
+        """
+        text, file = _read(source)
+        called = name or (Path(file).stem if file else "c")
         return ReduceOp(
             called,
-            _PythonSource(called, {"merge": checked}),
+            _CSource(called, text, file or f"{called}.c"),
             element=element,
             accumulator=accumulator,
             partial=partial,
@@ -402,4 +486,5 @@ def reduce_op(
             preset=preset,
         )
 
-    return decorate if merge is None else decorate(merge)
+
+reduce_op = _Maker()

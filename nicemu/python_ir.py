@@ -52,6 +52,7 @@ from numba.core.typing.templates import (
 
 from nicemu.dtypes import Item
 from nicemu.errors import OpError
+from nicemu.irmath import defined
 from nicemu.opmath import bits, from_bits
 from nicemu.scalar import CONTEXT, Number, ScalarFunction, computed
 
@@ -655,33 +656,6 @@ class _Pipeline(compiler.CompilerBase):  # type: ignore[misc]
         return [passes]
 
 
-# ---- LLVM's own traps ----------------------------------------------------------------------------
-def _cleaned(text: str) -> str:
-    """Without a target, and where numba's IR leaves a result to the target, with a defined one.
-
-    Floats out of an integer's range become its nearest end and NaN 0, amounts of shifts count
-    modulo the width, division by zero gives 0.
-    """
-    declared: set[str] = set()
-
-    def saturated(match: re.Match[str]) -> str:
-        sign, src, value, dst = match.groups()
-        name = f"llvm.fpto{sign}i.sat.{dst}.{'f32' if src == 'float' else 'f64'}"
-        declared.add(f"declare {dst} @{name}({src})")
-        return f"call {dst} @{name}({src} {value})"
-
-    def called(match: re.Match[str]) -> str:
-        verb, ty, a, b = match.groups()
-        declared.add(f"declare {ty} @nicemu.{verb}.{ty}({ty}, {ty})")
-        return f"call {ty} @nicemu.{verb}.{ty}({ty} {a}, {ty} {b})"
-
-    text = re.sub(r"^target .*$", "", text, flags=re.M)
-    text = re.sub(r"fpto([su])i (float|double) (\S+) to (i\d+)", saturated, text)
-    text = re.sub(r"(?<== )(shl|[la]shr|[su]div|[su]rem)(?: nuw| nsw| exact)* (i\d+) (\S+), (\S+)",
-                  called, text)  # fmt: skip
-    return "\n".join([text, *sorted(declared)])
-
-
 # ---- what the author is told ---------------------------------------------------------------------
 #: a part of numba's message -> what it means here; the groups are filled in
 _MEANINGS: tuple[tuple[str, str], ...] = (
@@ -801,7 +775,7 @@ def compile_function(
         )
     convention = _CallConvention(_contexts()[1])
     return ScalarFunction(
-        modules=tuple(map(_cleaned, unit.library.modules)),
+        modules=tuple(map(defined, unit.library.modules)),
         symbol=done.fndesc.llvm_func_name,
         out=str(convention.get_return_type(returned).pointee),
         results=tuple(x for x in numbers if x is not None),

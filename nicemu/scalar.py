@@ -18,7 +18,16 @@ from nicemu.image import CONTEXT_FIELDS, Formats
 from nicemu.irmath import functions
 from nicemu.llvm import optimise
 
-__all__ = ["CONTEXT", "Number", "ScalarFunction", "ScalarOp", "computed", "missing", "scalar_op"]
+__all__ = [
+    "CONTEXT",
+    "DOUBLE",
+    "Number",
+    "ScalarFunction",
+    "ScalarOp",
+    "computed",
+    "missing",
+    "scalar_op",
+]
 
 #: what an op may read of its call, in the order of arguments
 CONTEXT: tuple[str, ...] = tuple(name for name in CONTEXT_FIELDS if name != "abi")
