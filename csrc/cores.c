@@ -2,6 +2,7 @@
 #include "cores.h"
 #include "decode.h"
 #include "simd.h"
+#include "timing.h"
 
 #include <stdlib.h>
 
@@ -66,6 +67,7 @@ void nicemu_close(nicemu_cores *cores)
             continue;
         free_aligned(h->arena);
         free_aligned(h->step);
+        free_aligned(h->timing);
         free_aligned(h);
     }
     free_aligned(cores->isa);
@@ -396,5 +398,44 @@ int nicemu_counters_clear(nicemu_cores *cores, uint32_t hart)
     if (!h)
         return NICEMU_EINVAL;
     hart_clear_counters(h);
+    return NICEMU_OK;
+}
+
+/* ---- time ------------------------------------------------------------------------------- */
+
+static void end_time(struct hart *h)
+{
+    hart_forget_code(h); /* decoded for the other way of running */
+    free_aligned(h->timing);
+    h->timing = NULL;
+}
+
+int nicemu_time(nicemu_cores *cores, const nicemu_timing *timing)
+{
+    bool vector = cores->isa->extensions >> EXT_V & 1;
+    if (timing && (!timing_valid(timing) || (vector && !timing->word)))
+        return NICEMU_EINVAL;
+    for (u32 i = 0; i < cores->n; i++)
+        end_time(cores->harts[i]);
+    for (u32 i = 0; timing && i < cores->n; i++) {
+        struct hart *h = cores->harts[i];
+        h->timing = alloc_aligned(sizeof *h->timing);
+        if (!h->timing) {
+            nicemu_time(cores, NULL);
+            return NICEMU_ENOMEM;
+        }
+        timing_open(h, timing);
+    }
+    return NICEMU_OK;
+}
+
+int nicemu_cycles_get(nicemu_cores *cores, uint32_t hart, nicemu_cycles *out)
+{
+    struct hart *h = hart_of(cores, hart);
+    *out = (nicemu_cycles){.cycles = 0};
+    if (!h)
+        return NICEMU_EINVAL;
+    if (h->timing)
+        timing_read(h->timing, out);
     return NICEMU_OK;
 }

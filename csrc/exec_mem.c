@@ -2,6 +2,7 @@
  * Harts never run at the same time when they share writable memory (cores.c), so a plain
  * read-modify-write is atomic. */
 #include "cores.h"
+#include "timing.h"
 
 /* ---- slow path: out of line, so that the bodies below stay small leaf functions --------- */
 
@@ -41,8 +42,32 @@ int stop_htif(struct hart *h, const struct op *o, u64 addr)
 
 /* ---- loads and stores ------------------------------------------------------------------- */
 
+/* With a clock, the body name_metered: name_across tells it that the access touches more than one
+ * word of the data port. */
+#define METER(name, size)                                                                          \
+    if (unlikely((((RS1 + IMM) + (size)-1) ^ (RS1 + IMM)) & h->port_word))                         \
+    return x_##name##_across(h, o, last)
+#define ACROSS(name, size)                                                                         \
+    SLOW static BODY(name##_across)                                                                \
+    {                                                                                              \
+        timing_access(h, o, RS1 + IMM, size);                                                      \
+        return x_##name(h, o, last);                                                               \
+    }
+
 /* dst = the value of type T at rs1 + imm, widened by `wide`; name_away is what the fast path could
  * not prove */
+#define LOAD_BODY(body, name, meter, T, dst, wide)                                                 \
+    BODY(body)                                                                                     \
+    {                                                                                              \
+        T v;                                                                                       \
+        meter;                                                                                     \
+        const u8 *p = span_scalar(h->rspan, RS1 + IMM);                                            \
+        if (unlikely(!p))                                                                          \
+            return x_##name##_away(h, o, last);                                                    \
+        memcpy(&v, p, sizeof v);                                                                   \
+        dst = (u64)(wide);                                                                         \
+        return NEXT;                                                                               \
+    }
 #define LOAD(name, T, dst, wide)                                                                   \
     SLOW static BODY(name##_away)                                                                  \
     {                                                                                              \
@@ -54,16 +79,9 @@ int stop_htif(struct hart *h, const struct op *o, u64 addr)
         dst = (u64)(wide);                                                                         \
         return NEXT;                                                                               \
     }                                                                                              \
-    BODY(name)                                                                                     \
-    {                                                                                              \
-        T v;                                                                                       \
-        const u8 *p = span_scalar(h->rspan, RS1 + IMM);                                            \
-        if (unlikely(!p))                                                                          \
-            return x_##name##_away(h, o, last);                                                    \
-        memcpy(&v, p, sizeof v);                                                                   \
-        dst = (u64)(wide);                                                                         \
-        return NEXT;                                                                               \
-    }
+    LOAD_BODY(name, name, , T, dst, wide)                                                          \
+    ACROSS(name, sizeof(T))                                                                        \
+    static LOAD_BODY(name##_metered, name, METER(name, sizeof v), T, dst, wide)
 /* The store that the fast path could not prove: same effect, then perhaps the host is told.  The
  * value comes in a register: a local whose address is taken would forbid the tail call. */
 SLOW static int store_away(struct hart *h, const struct op *o, u64 addr, u64 v, u64 n)
@@ -76,39 +94,62 @@ SLOW static int store_away(struct hart *h, const struct op *o, u64 addr, u64 v, 
         return stop_htif(h, o, addr);
     return NEXT;
 }
-#define STORE(name, T, src)                                                                        \
-    BODY(name)                                                                                     \
+#define STORE_BODY(body, meter, T, src)                                                            \
+    BODY(body)                                                                                     \
     {                                                                                              \
         T v = (T)(src);                                                                            \
         u64 addr = RS1 + IMM;                                                                      \
+        meter;                                                                                     \
         u8 *p = span_scalar(h->wspan, addr);                                                       \
         if (unlikely(!p))                                                                          \
             return store_away(h, o, addr, v, sizeof v);                                            \
         memcpy(p, &v, sizeof v);                                                                   \
         return NEXT;                                                                               \
     }
+#define STORE(name, T, src)                                                                        \
+    STORE_BODY(name, , T, src)                                                                     \
+    ACROSS(name, sizeof(T))                                                                        \
+    static STORE_BODY(name##_metered, METER(name, sizeof v), T, src)
 
 #define BOX16 0xffffffffffff0000ull
 #define BOX32 0xffffffff00000000ull
 
-LOAD(lb, i8, RD, (i64)v)
-LOAD(lh, i16, RD, (i64)v)
-LOAD(lw, i32, RD, (i64)v)
-LOAD(ld, u64, RD, v)
-LOAD(lbu, u8, RD, v)
-LOAD(lhu, u16, RD, v)
-LOAD(lwu, u32, RD, v)
-LOAD(flh, u16, h->f[o->rd], BOX16 | v)
-LOAD(flw, u32, h->f[o->rd], BOX32 | v)
-LOAD(fld, u64, h->f[o->rd], v)
+#define LOADS(L)                                                                                   \
+    L(lb, i8, RD, (i64)v)                                                                          \
+    L(lh, i16, RD, (i64)v)                                                                         \
+    L(lw, i32, RD, (i64)v)                                                                         \
+    L(ld, u64, RD, v)                                                                              \
+    L(lbu, u8, RD, v)                                                                              \
+    L(lhu, u16, RD, v)                                                                             \
+    L(lwu, u32, RD, v)                                                                             \
+    L(flh, u16, h->f[o->rd], BOX16 | v)                                                            \
+    L(flw, u32, h->f[o->rd], BOX32 | v)                                                            \
+    L(fld, u64, h->f[o->rd], v)
+#define STORES(S)                                                                                  \
+    S(sb, u8, RS2)                                                                                 \
+    S(sh, u16, RS2)                                                                                \
+    S(sw, u32, RS2)                                                                                \
+    S(sd, u64, RS2)                                                                                \
+    S(fsh, u16, h->f[o->rs2])                                                                      \
+    S(fsw, u32, h->f[o->rs2])                                                                      \
+    S(fsd, u64, h->f[o->rs2])
+LOADS(LOAD)
+STORES(STORE)
 
-STORE(sb, u8, RS2)
-STORE(sh, u16, RS2)
-STORE(sw, u32, RS2)
-STORE(sd, u64, RS2)
-STORE(fsh, u16, h->f[o->rs2])
-STORE(fsw, u32, h->f[o->rs2])
-STORE(fsd, u64, h->f[o->rs2])
+op_fn meter_access(op_fn plain)
+{
+    static const struct {
+        op_fn plain, metered;
+    } rows[] = {
+#define ROW(name, ...) {x_##name, x_##name##_metered},
+        LOADS(ROW) STORES(ROW)
+#undef ROW
+    };
+    for (unsigned i = 0; i < COUNT_OF(rows); i++)
+        if (rows[i].plain == plain)
+            return rows[i].metered;
+    return plain;
+}
 
 /* ---- A ---------------------------------------------------------------------------------- */
 

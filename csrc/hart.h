@@ -103,6 +103,9 @@ struct block {
     u32 bound; /* the most that one run can add to the budget used */
     u32 needs;
     u64 runs; /* completed runs, not yet counted per class */
+    struct cost *cost[2]; /* timing.h: what a run takes that ends in NX_FALL, or goes elsewhere: the
+                             case met last, and others behind it */
+    u32 way[2]; /* timing.h: enum way of leaving it for end_pc and for taken_pc */
     struct op ops[];
 };
 
@@ -176,6 +179,10 @@ struct hart {
     struct map map;
     u64 reserved; /* address of the granule that LR reserved */
     bool has_reservation;
+    u64 port_word; /* timing.h: the bits of an address that tell words of the data port apart */
+    u64 clock_end; /* timing.h: as turn_end, for blocks whose cycles are counted */
+    u64 vconf; /* timing.h: vl and vtype at the beginning of the running block */
+    u32 score; /* timing.h: state of the pipeline, by number */
     bool watched; /* another hart holds a reservation: stores take the slow path */
 
     /* control */
@@ -195,6 +202,7 @@ struct hart {
     /* decoded code and counts of what was dropped from it */
     const struct isa *isa;
     const struct simd *simd;
+    struct timing *timing; /* timing.h; NULL: cycles are not counted */
     struct nicemu_cores *cores;
     struct block *bucket[BUCKETS];
     struct block *step; /* room for one instruction, outside the cache */
@@ -266,6 +274,8 @@ static inline int enter_block(struct hart *h, struct block *b)
     h->block = b;
     return b->ops[0].fn(h, b->ops, 0);
 }
+/* The same for blocks whose cycles are counted; `which` where none can follow. */
+int follow_on_clock(struct hart *h, enum next which);
 /* The end of a block that branches: go on with the next one, or leave that to the run loop, which
  * knows all cases and keeps the host stack short where tail calls are not made. */
 static inline int follow(struct hart *h, enum next which)
@@ -274,7 +284,7 @@ static inline int follow(struct hart *h, enum next which)
     if (likely(to && (i64)to->bound <= (i64)(h->turn_end - hart_used(h)) &&
                !(to->needs & h->step_needs)))
         return enter_block(h, to);
-    return (int)which;
+    return follow_on_clock(h, which);
 }
 /* Every vector instruction calls this with the number of its active body elements. */
 static inline void count_elements(struct hart *h, u64 n)
@@ -296,6 +306,10 @@ int x_fetch_fault(struct hart *h, const struct op *o,
  * no multiple of 4 (IALIGN = 32); `target` is that of a direct one */
 op_fn jump_to_word(op_fn plain, u64 target);
 
+/* exec_mem.c: the body in place of `plain`, of a load or store, that tells the clock of its address
+ */
+op_fn meter_access(op_fn plain);
+
 /* exec_fuse.c */
 void fuse(struct block *b); /* pick faster forms of the integer instructions of a new block */
 
@@ -304,6 +318,7 @@ void fuse(struct block *b); /* pick faster forms of the integer instructions of 
 bool hart_fetch(const struct hart *h, u64 pc, u32 *word, u64 *bad);
 void hart_run(struct hart *h, u64 budget, nicemu_stop *out);
 void hart_forget_code(struct hart *h); /* drop every decoded block, keep its counts */
+void hart_forget_costs(struct hart *h); /* drop what blocks know of their cycles */
 void hart_counters(const struct hart *h, nicemu_counters *out);
 void hart_clear_counters(struct hart *h);
 /* nicemu_call: a U-mode call that starts from known x and f registers and CSRs; vector registers

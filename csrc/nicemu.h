@@ -86,6 +86,7 @@ uint32_t nicemu_insn_count(void);
 int nicemu_insn_row(uint32_t i, nicemu_insn *out);
 const char *nicemu_extension_name(uint32_t i); /* NULL past the last row */
 const char *nicemu_class_name(uint32_t i); /* NULL past the last row */
+const char *nicemu_term_name(uint32_t i); /* NULL past the last row */
 /* Row of csr.def by position: its number, or -1 past the last; *name is set. */
 int nicemu_csr_row(uint32_t i, const char **name);
 
@@ -144,6 +145,55 @@ enum { NICEMU_LOG_LINE = 65536 };
 int nicemu_log(nicemu_cores *cores, char *text, size_t size);
 /* Bytes logged since the last call; what follows begins at `text` again. */
 size_t nicemu_log_take(nicemu_cores *cores);
+
+/* ---- time ------------------------------------------------------------------------------- */
+/* A machine as the cycle count sees it: cycles unless something else is said.  An instruction
+ * takes one to issue; what is here comes on top.  All below 4096. */
+typedef struct {
+    /* the scalar pipeline */
+    uint32_t taken_branch, jump;
+    uint32_t misaligned_target; /* of a transfer to a 4-byte instruction at 2 mod 4 */
+    uint32_t load_use; /* from a load to what may read its register, beyond the next cycle */
+    uint32_t jump_register; /* jalr reads its register so much later than others do */
+    uint32_t mulh;
+    uint32_t div; /* and one for each leading zero of the low 32 bits of |divisor| */
+    uint32_t csr, fence;
+    uint32_t port; /* bytes of a word of the data port: 4 or 8 */
+    uint32_t crossing; /* for each further word that an access touches */
+    uint32_t fp_latency; /* of FP instructions; above 1 the FPU takes one at a time */
+    uint32_t fdiv_latency; /* of FP division and square root, during which it takes no other */
+    /* the instruction cache */
+    uint32_t line; /* bytes, a power of two; 0: every fetch hits */
+    uint32_t miss; /* first use of a line */
+    /* the vector unit */
+    uint32_t word; /* bits of a register group read a cycle, multiple of 64; 0: there is none */
+    uint32_t in_flight; /* vector instructions at a time, 1..4 */
+    uint32_t strided; /* elements a cycle of accesses that are not unit-stride, at least 1 */
+    uint32_t memory_latency;
+    uint32_t load_latency; /* from an access to a use of its word, beyond memory_latency */
+    uint32_t load_load, load_store, store_store, store_load; /* from the end of one access's words
+        to the beginning of the other's; load_store is beyond memory_latency */
+    uint32_t vfp_latency, vfmisc_latency; /* from a word to a use of its result */
+    uint32_t vfdiv; /* for each word, at least 1 */
+    uint32_t vint, vint_latency; /* cycles for each word, at least 1 */
+    uint32_t vdiv; /* for each word, at least 1 */
+    uint32_t slide, slide_latency; /* between two of them */
+    uint32_t fp_reduction, fp_merge; /* beyond the words; and for each halving of the (at most
+        vfp_latency) partial sums in the pipeline */
+    uint32_t int_reduction;
+} nicemu_timing;
+
+enum { NICEMU_TERMS = 7 }; /* rows of term.def */
+
+/* What a hart's clock says since it was made, or since the counters were cleared. */
+typedef struct {
+    uint64_t cycles; /* sum of the terms */
+    uint64_t terms[7]; /* by row of term.def */
+} nicemu_cycles;
+
+/* Count cycles from now on, as on that machine; NULL: no more. */
+int nicemu_time(nicemu_cores *cores, const nicemu_timing *timing);
+int nicemu_cycles_get(nicemu_cores *cores, uint32_t hart, nicemu_cycles *out);
 
 /* ---- the device ------------------------------------------------------------------------- */
 /* Handler entries by fan-in: [k] takes k payloads in one call, 0 where the image has none. */

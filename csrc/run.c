@@ -5,6 +5,7 @@
 #include "decode.h"
 #include "fp_env.h"
 #include "log.h"
+#include "timing.h"
 
 /* ---- decoded code ----------------------------------------------------------------------- */
 
@@ -71,13 +72,22 @@ static bool ends_block(const struct insn_row *row)
     }
 }
 
+/* How the block that transfers control to pc is left. */
+static enum way way_to(const struct hart *h, u64 pc)
+{
+    u32 word;
+    u64 bad;
+    bool misaligned = pc % 4 && hart_fetch(h, pc, &word, &bad) && insn_len(word) == 4;
+    return misaligned ? WAY_MISALIGNED : WAY_TRANSFER;
+}
+
 /* Decode up to `max` instructions at pc into b.  An undecodable or unfetchable instruction becomes
  * an op that traps. */
 static void decode_block(const struct hart *h, struct block *b, u64 pc, u32 max)
 {
     *b = (struct block){.pc = pc, .taken_pc = pc};
     u64 at = pc, bad = 0;
-    bool open = true;
+    bool open = true, configured = false;
     while (open && b->n < max) {
         struct op *o = &b->ops[b->n];
         u32 word;
@@ -94,6 +104,12 @@ static void decode_block(const struct hart *h, struct block *b, u64 pc, u32 max)
             open = false;
         } else {
             const struct insn_row *row = &insn_rows[o->id];
+            if (h->timing) {
+                if (timing_configures(row) && configured)
+                    break;
+                configured |= timing_configures(row);
+                timing_meter(o);
+            }
             b->needs |= o->needs;
             if (row->cls == CLASS_BRANCH || row->cls == CLASS_JUMP)
                 b->taken_pc = (u64)o->imm;
@@ -107,6 +123,8 @@ static void decode_block(const struct hart *h, struct block *b, u64 pc, u32 max)
     b->bound += b->n;
     b->end_pc = at;
     b->ops[b->n] = (struct op){.fn = x_end, .id = INSN_COUNT};
+    if (h->timing)
+        b->way[NX_TAKEN] = way_to(h, b->taken_pc);
     fuse(b);
 }
 
@@ -147,6 +165,17 @@ void hart_forget_code(struct hart *h)
         h->bucket[i] = NULL;
     }
     h->arena_used = 0;
+    if (h->timing)
+        timing_forget(h);
+}
+
+void hart_forget_costs(struct hart *h)
+{
+    for (unsigned i = 0; i < BUCKETS; i++)
+        for (struct block *b = h->bucket[i]; b; b = b->chain)
+            b->cost[0] = b->cost[1] = NULL;
+    h->step->cost[0] = h->step->cost[1] = NULL;
+    timing_forget(h);
 }
 
 void hart_counters(const struct hart *h, nicemu_counters *out)
@@ -169,6 +198,8 @@ void hart_clear_counters(struct hart *h)
                           .elements = -h->elements,
                           .vector_load_bytes = -h->vector_load_bytes,
                           .vector_store_bytes = -h->vector_store_bytes};
+    if (h->timing)
+        timing_clear(h->timing);
 }
 
 static struct block *block_at(struct hart *h, u64 pc)
@@ -253,6 +284,38 @@ static bool leave(struct hart *h, struct block *b, int next, nicemu_stop *out)
     return false;
 }
 
+/* The same, as time: before leave, which may forget the block. */
+static void pass_time(struct hart *h, struct block *b, int next)
+{
+    u32 done = (u32)(h->trap.op - b->ops);
+    switch ((enum next)next) {
+    case NX_FALL:
+    case NX_TAKEN:
+        timing_block(h, b, b->way[next]);
+        break;
+    case NX_JUMP:
+        timing_block(h, b, way_to(h, h->pc));
+        break;
+    case NX_FLUSH:
+        timing_block(h, b, WAY_FALL);
+        break;
+    case NX_STOP:
+        timing_part(h, b, done + 1);
+        break;
+    case NX_TRAP:
+        timing_part(h, b, done);
+        break;
+    }
+}
+
+/* Blocks may follow one another up to `end`; by the clock, if there is one. */
+static void begin_turn(struct hart *h, u64 end)
+{
+    h->turn_end = h->timing ? 0 : end;
+    h->clock_end = end;
+    h->vconf = timing_vconf(h);
+}
+
 /* Does this instruction change FP or vector state?  All that need a unit do, but stores. */
 static bool writes_unit_state(const struct op *o)
 {
@@ -272,8 +335,10 @@ static struct block *next_step(struct hart *h)
 }
 static bool run_step(struct hart *h, struct block *b, nicemu_stop *out)
 {
-    h->turn_end = hart_used(h); /* the step block has no successors, but be plain about it */
+    begin_turn(h, hart_used(h)); /* the step block has no successors, but be plain about it */
     int next = enter_block(h, b);
+    if (h->timing)
+        pass_time(h, b, next);
     if (next <= NX_TAKEN)
         h->pc = next == NX_TAKEN ? b->taken_pc : b->end_pc;
     if (next <= NX_FLUSH) {
@@ -327,9 +392,11 @@ static void run_blocks(struct hart *h, nicemu_stop *out)
             b = NULL;
             continue;
         }
-        h->turn_end = room < TURN ? h->limit : used + TURN;
+        begin_turn(h, room < TURN ? h->limit : used + TURN);
         int next = enter_block(h, b);
         b = h->block; /* the last of those that followed */
+        if (unlikely(h->timing != NULL))
+            pass_time(h, b, next);
         if (likely(next <= NX_TAKEN)) {
             struct block *to = b->succ[next];
             b = likely(to != NULL) ? to : successor(h, b, next);
@@ -339,6 +406,17 @@ static void run_blocks(struct hart *h, nicemu_stop *out)
             return;
         b = NULL;
     }
+}
+
+int follow_on_clock(struct hart *h, enum next which)
+{
+    struct block *b = h->block, *to = b->succ[which];
+    if (!h->timing || !to || (i64)to->bound > (i64)(h->clock_end - hart_used(h)) ||
+        to->needs & h->step_needs || !timing_known(h, b, b->way[which]))
+        return (int)which;
+    if (to->needs & NEED_V)
+        h->vconf = timing_vconf(h);
+    return enter_block(h, to);
 }
 
 /* The same, one instruction and one line of the log at a time. */
@@ -374,6 +452,8 @@ void hart_run(struct hart *h, u64 budget, nicemu_stop *out)
         run_logged(h, out);
     else
         run_blocks(h, out);
+    if (h->timing && out->reason != NICEMU_STOP_BUDGET && out->reason != NICEMU_STOP_LOG)
+        timing_drain(h);
     fp_env_leave(h);
     out->pc = h->pc;
     out->instructions = hart_instret(h) - instret;

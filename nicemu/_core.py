@@ -25,6 +25,7 @@ __all__ = [
     "RETURN",
     "Cores",
     "Counters",
+    "Cycles",
     "Insn",
     "R",
     "Stop",
@@ -36,6 +37,7 @@ __all__ = [
     "extension_names",
     "instructions",
     "stop_of",
+    "term_names",
 ]
 
 R: int = lib.NICEMU_R
@@ -149,6 +151,12 @@ def class_names() -> tuple[str, ...]:
 
 
 @cache
+def term_names() -> tuple[str, ...]:
+    """Names of the terms of a cycle count, in their order."""
+    return tuple(_names(lib.nicemu_term_name))
+
+
+@cache
 def csrs() -> dict[str, int]:
     """Name -> number of every CSR that exists."""
     found: dict[str, int] = {}
@@ -250,6 +258,24 @@ class Counters:
     vector_load_bytes: int
     vector_store_bytes: int
     classes: dict[str, int]
+
+
+@dataclass(frozen=True)
+class Cycles:
+    """What the clock of one hart says.
+
+    Attributes:
+        total: cycles since the clock started, or the counters were cleared.
+        terms: what they were spent on, by :func:`term_names`; their sum is ``total``.
+    """
+
+    total: int
+    terms: dict[str, int]
+
+    def __sub__(self, earlier: Cycles) -> Cycles:
+        """What has been counted since."""
+        terms = {name: n - earlier.terms[name] for name, n in self.terms.items()}
+        return Cycles(self.total - earlier.total, terms)
 
 
 class Cores:
@@ -493,6 +519,24 @@ class Cores:
             if name != "classes"
         }
         return Counters(**plain, classes=classes)
+
+    def start_clock(self, **timing: int) -> None:
+        """Count cycles from now on, as on a machine with these costs; what runs stays the same.
+
+        Args:
+            timing: the fields of :class:`nicemu.machine.Timing`.
+
+        Raises:
+            ArgumentError: a cost is out of range, or there is no vector unit for harts with V.
+        """
+        costs = ffi.new("nicemu_timing *", timing)
+        call("costs of the machine (word: 0 only without V)", lib.nicemu_time, self._cores, costs)
+
+    def cycles(self, hart: int = 0) -> Cycles:
+        """What the hart's clock says; zeros without :meth:`start_clock`."""
+        c = ffi.new("nicemu_cycles *")
+        call(f"hart {hart}", lib.nicemu_cycles_get, self._cores, hart, c)
+        return Cycles(int(c.cycles), dict(zip(term_names(), map(int, c.terms), strict=True)))
 
     def work(self, hart: int = 0) -> tuple[int, int]:
         """Instructions and active vector elements, of :meth:`counters`."""

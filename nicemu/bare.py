@@ -9,21 +9,23 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 
 import numpy as np
 
 from nicemu import _core
-from nicemu._core import BUDGET, FAULT, LOG, Cores, Counters, Stop
+from nicemu._core import BUDGET, FAULT, LOG, Cores, Counters, Cycles, Stop
 from nicemu.elf import Elf
 from nicemu.errors import ArgumentError, Fault, FaultError, FileFormatError
 from nicemu.isa import extensions
+from nicemu.machine import Machine
 
 __all__ = ["MEMORY", "QUANTUM", "RAM", "Outcome", "run"]
 
 RAM = 0x8000_0000  # where RISC-V boards and Spike have theirs
 MEMORY = 256 << 20  # bytes, when nothing else is asked for
 MOST_MEMORY = 64 << 30
+VLEN = 512  # bits, when nothing else is asked for
 PAGE = 4096
 LINE = 64  # bytes around tohost with a permission of their own: the smallest region
 
@@ -44,11 +46,13 @@ class Outcome:
         exit_code: the value it stored to tohost, shifted right by one.
         counters: of each core.
         seconds: host time of the run.
+        cycles: of each core; None without a machine.
     """
 
     exit_code: int
     counters: list[Counters]
     seconds: float
+    cycles: list[Cycles] | None = None
 
 
 def run(
@@ -56,11 +60,12 @@ def run(
     write: Callable[[bytes], object],
     *,
     cores: int = 1,
-    vlen: int = 512,
+    vlen: int | None = None,
     memory: int = MEMORY,
     budget: int = 10**10,
     isa: str | None = None,
     log: Callable[[bytes], object] | None = None,
+    machine: Machine | None = None,
 ) -> Outcome:
     """Run an executable until one of its cores exits through tohost.
 
@@ -75,13 +80,14 @@ def run(
         elf: the program; it needs the symbol ``tohost``.
         write: gets the bytes it prints, one at a time.
         cores: 1..64.
-        vlen: bits of a vector register: 128, 256, 512 or 1024.
+        vlen: bits of a vector register: 128, 256, 512 or 1024; None: those of the machine, or 512.
         memory: bytes of RAM, rounded up to whole pages of 4096; untouched ones cost nothing.
         budget: most instructions + vector elements of each core.
         isa: an ISA string such as "rv64imac_zicsr": what it does not name, or need, is off and
-            traps.  None: everything is on.
+            traps.  None: what the machine has, or everything.
         log: gets what every instruction commits, some lines at a time, in the form of Spike's
             ``--log-commits``; the run is the same, but slower.
+        machine: count cycles as they pass on its cores; the run is the same.
 
     Raises:
         ArgumentError: an argument is out of range.
@@ -92,6 +98,10 @@ def run(
         raise ArgumentError(f"memory of {memory} bytes: use {PAGE}..{MOST_MEMORY}")
     if budget < 1:
         raise ArgumentError(f"budget {budget}: use 1 or more")
+    if machine is not None and isa is None:
+        isa = machine.isa
+    if vlen is None:
+        vlen = VLEN if machine is None else machine.vlen
     on = None if isa is None else extensions(isa, vlen)
     harts = Cores(cores, vlen, trap_to_guest=True, extensions=on)
     tohost = _place(harts, elf, memory + -memory % PAGE)
@@ -99,6 +109,8 @@ def run(
         harts.reset(elf.entry, i)
     if log is not None:
         harts.start_log()
+    if machine is not None:
+        harts.start_clock(**asdict(machine.timing))
     start = time.perf_counter()
     for stop in _stops(harts, budget):
         if log is not None:
@@ -113,7 +125,12 @@ def run(
             write(bytes([request & 255]))
         elif request >> 48 == 0 and request & 1:
             seconds = time.perf_counter() - start
-            return Outcome(request >> 1, [harts.counters(i) for i in range(cores)], seconds)
+            return Outcome(
+                request >> 1,
+                [harts.counters(i) for i in range(cores)],
+                seconds,
+                None if machine is None else [harts.cycles(i) for i in range(cores)],
+            )
         elif request:
             raise FileFormatError(
                 f"{elf.name}: core {stop.hart} stored {request:#x} to tohost: use device 1 "

@@ -27,6 +27,7 @@ from rich.table import Table
 from nicemu import __version__
 from nicemu.errors import ArgumentError, FileFormatError, ImageError, NicemuError
 from nicemu.image import PRESETS, KernelImage
+from nicemu.machine import MACHINES
 from nicemu.reference.arithmetic import OPS
 
 if TYPE_CHECKING:  # imported where used: help and guide need neither the core nor a reader
@@ -505,9 +506,10 @@ def _show_cores(columns: Sequence[str], rows: Sequence[Sequence[int]]) -> None:
 @main.command()
 @click.argument("file", type=click.Path())
 @click.option("--cores", type=int, default=1, show_default=True, help="1..64.")
-@click.option("--vlen", type=int, default=512, show_default=True, help="128, 256, 512 or 1024.")
+@click.option("--vlen", type=int, help="128, 256, 512 or 1024; 512 unless a machine has others.")
 @click.option("--memory", default="256M", show_default=True, help="Bytes of RAM.")
 @click.option("--isa", help="Extensions that are on, e.g. rv64imac_zicsr; all unless given.")
+@click.option("--machine", type=click.Choice(list(MACHINES)), help="Count cycles, as on its cores.")
 @click.option(
     "--budget", type=int, default=10**10, show_default=True,
     help="Most instructions + vector elements of each core.",
@@ -519,9 +521,10 @@ def run(
     ctx: click.Context,
     file: str,
     cores: int,
-    vlen: int,
+    vlen: int | None,
     memory: str,
     isa: str | None,
+    machine: str | None,
     budget: int,
     log: str | None,
     as_json: bool,
@@ -558,6 +561,7 @@ def run(
                 budget=budget,
                 isa=isa,
                 log=lines,
+                machine=MACHINES[machine] if machine else None,
             )
     finally:
         out.flush()
@@ -568,6 +572,8 @@ def run(
             "output": printed.decode("utf-8", "backslashreplace"),
             "cores": [asdict(c) for c in outcome.counters],
         }
+        if outcome.cycles is not None:
+            record["cycles"] = [asdict(c) for c in outcome.cycles]
         click.echo(json.dumps(record, indent=2))
     else:
         if printed and printed[-1] != ord("\n"):
@@ -622,6 +628,9 @@ def _show_outcome(outcome: Outcome) -> None:
             for c in outcome.counters
         ],
     )
+    if outcome.cycles is not None:
+        rows = [[c.total, *c.terms.values()] for c in outcome.cycles]
+        _show_cores(["cycles", *outcome.cycles[0].terms], rows)
     rate = sum(c.instructions for c in outcome.counters) / max(outcome.seconds, 1e-9) / 1e6
     click.echo(f"host: {outcome.seconds:.3f} s, {rate:.1f} million instructions/s")
     click.echo(f"exit status: {outcome.exit_code}")

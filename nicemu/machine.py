@@ -5,16 +5,129 @@ Owns: the record and its presets, each number with its source.  Nothing here run
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields, replace
 
 from nicemu.errors import ArgumentError
 
-__all__ = ["MACHINES", "Machine", "machine"]
+__all__ = ["MACHINES", "Machine", "Timing", "machine"]
 
 KIB = 1024
 LINE = 64  # alignment of what lies in a scratchpad
 LARGEST = {"cores": 64, "max_payload": 1 << 20, "max_fan_in": 8, "budget": (1 << 63) - 1}
 ALL_SCRATCHPADS = 512 * KIB * KIB  # bytes: what the device's address map (nic) has room for
+
+
+@dataclass(frozen=True)
+class Timing:
+    """What instructions cost on a core: cycles beyond the one in which each is issued.
+
+    The defaults are those of CV32E40P, an in-order core of four stages.  Sources: its user manual,
+    chapter "Pipeline Details"; its RTL (cv32e40p_controller, _apu_disp, _ex_stage); cycles counted
+    on that RTL.  guide/timing.md has the rules.
+
+    Attributes:
+        taken_branch: the branch is decided a stage after the decoder: two instructions are lost.
+        jump: jal and jalr leave in the decoder: one is lost.
+        misaligned_target: of a branch or jump to a 4-byte instruction at 2 mod 4: two fetches.
+        load_use: from a load to what reads its register, store data included.
+        jump_register: jalr reads its register a stage earlier than others.
+        mulh: upper half of a product, in five cycles; the lower half has none.
+        div: division and remainder; and a cycle for each leading zero of the low 32 bits of
+            |divisor|.
+        csr: counters and CSRs that change what follows flush the pipeline.
+        fence: waits for what is under way and fetches again; so do mret and wfi.
+        port: bytes of a word of the data port, 4 or 8.
+        crossing: each further word that an access touches.
+        fp_latency: of FP instructions but division and square root.  Up to 1 they are pipelined,
+            above it the FPU takes one at a time, and its results take the ALU's way to the
+            registers.
+        fdiv_latency: of FP division and square root, one at a time.
+        line, miss: bytes of a line of the instruction cache, cycles when it is first used; line 0:
+            all fetches hit.
+        word: bits that the vector unit reads of a register group in a cycle; 0: there is none, and
+            the following mean nothing.
+        in_flight: vector instructions between their issue and their retirement, 1..4.
+        strided: elements a cycle of loads and stores that are not unit-stride.
+        memory_latency: cycles in which memory answers.
+        load_latency: from asking for a word to a chained use of it, without memory_latency.
+        load_load, load_store, store_store, store_load: between two accesses of the one load/store
+            unit; a store waits for the answers to loads, memory_latency more.
+        vfp_latency, vfmisc_latency: from a word to a chained use of its result; misc: comparisons,
+            minimum, maximum, signs, moves.
+        vfdiv: cycles a word of FP division and square root.
+        vint, vint_latency: cycles a word of the integer lanes, and to a use.
+        vdiv: cycles a word of integer division.
+        slide, slide_latency: between two permutations, and to a use.
+        fp_reduction, fp_merge, int_reduction: a reduction beyond its words; FP sums stand in the
+            pipeline, up to vfp_latency of them, and are halved in fp_merge each time.
+    """
+
+    taken_branch: int = 2
+    jump: int = 1
+    misaligned_target: int = 1
+    load_use: int = 1
+    jump_register: int = 1
+    mulh: int = 4
+    div: int = 2
+    csr: int = 3
+    fence: int = 3
+    port: int = 4
+    crossing: int = 1
+    fp_latency: int = 1
+    fdiv_latency: int = 18
+    line: int = 0
+    miss: int = 0
+    word: int = 0
+    in_flight: int = 0
+    strided: int = 0
+    memory_latency: int = 0
+    load_latency: int = 0
+    load_load: int = 0
+    load_store: int = 0
+    store_store: int = 0
+    store_load: int = 0
+    vfp_latency: int = 0
+    vfmisc_latency: int = 0
+    vfdiv: int = 0
+    vint: int = 0
+    vint_latency: int = 0
+    vdiv: int = 0
+    slide: int = 0
+    slide_latency: int = 0
+    fp_reduction: int = 0
+    fp_merge: int = 0
+    int_reduction: int = 0
+
+
+CV32E40P = Timing()
+# Spatz: four FPUs of 64 bits, one integer lane of 64 bits, four memory ports of 64 bits.  Its RTL
+# (spatz_controller, _vfu, _vlsu) has the structure, cycles counted on it the numbers, but for two
+# that nobody has counted: vfdiv is that of the scalar divider, vdiv a bit of a quotient a cycle.
+# The port is a guess for a core of 64 bits.
+SPATZ = replace(
+    CV32E40P,
+    port=8,
+    word=256,
+    in_flight=4,
+    strided=4,
+    memory_latency=1,
+    load_latency=4,
+    load_load=1,
+    load_store=3,
+    store_store=4,
+    store_load=5,
+    vfp_latency=4,
+    vfmisc_latency=3,
+    vfdiv=19,
+    vint=4,
+    vint_latency=3,
+    vdiv=256,
+    slide=2,
+    slide_latency=3,
+    fp_reduction=22,
+    fp_merge=4,
+    int_reduction=19,
+)
 
 
 @dataclass(frozen=True)
@@ -30,6 +143,9 @@ class Machine:
         budget: most instructions + active vector elements of one handler call.
         max_payload: most bytes of one packet's payload.
         max_fan_in: most payloads that one handler call takes, 1..8.
+        isa: ISA string of what the cores have; None: everything.
+        frequency: of the cores, Hz.
+        timing: what instructions cost.
     """
 
     name: str
@@ -40,6 +156,9 @@ class Machine:
     budget: int = 1_000_000
     max_payload: int = 4096
     max_fan_in: int = 8
+    isa: str | None = None
+    frequency: int = 1_000_000_000
+    timing: Timing = field(default=SPATZ)
 
     def __post_init__(self) -> None:
         """Check the ranges.
@@ -49,7 +168,7 @@ class Machine:
         """
         for row in fields(self):
             value = getattr(self, row.name)
-            if row.name != "name" and not hasattr(value, "__index__"):
+            if row.name not in ("name", "isa", "timing") and not hasattr(value, "__index__"):
                 raise ArgumentError(f"{row.name} {value!r} is no whole number")
         for name, most in LARGEST.items():
             if not 1 <= getattr(self, name) <= most:
@@ -75,9 +194,27 @@ class Machine:
 
 
 MACHINES: dict[str, Machine] = {
-    # Eight cores and VLEN 512: the product's own default.  Scratchpad: 1 MiB for eight cores, as a
-    # PsPIN cluster has (its public RTL); payloads up to the largest MTU of the wire format.
-    "card": Machine("card"),
+    m.name: m
+    for m in (
+        # Eight cores of 1 GHz and VLEN 512: the product's own default; the scalar side as CV32E40P,
+        # the vector unit as Spatz.  Scratchpad: 1 MiB for eight cores, as a PsPIN cluster has (its
+        # public RTL); payloads up to the largest MTU of the wire format.
+        Machine("card"),
+        # The scalar core alone, of RV32 there: compare what means the same on RV64.
+        Machine("cv32e40p", cores=1, isa="rv64imfc_zicsr_zifencei_zicntr", timing=CV32E40P),
+        # The vector unit alone, in its default configuration.
+        Machine("spatz", cores=1),
+        # 4 clusters of 8 cores without FPU, 1 MiB a cluster (pspin_cfg_pkg, pulp_cluster_cfg_pkg).
+        # Its cores are the predecessor of CV32E40P.  Instruction cache: lines of 128 bits, filled
+        # in two transfers; its documentation has 87 cycles for a cold and 38 for a warm handler of
+        # 29 instructions, 7 lines: 7 cycles each.
+        Machine(
+            "pspin",
+            cores=32,
+            isa="rv64imac_zicsr_zifencei_zicntr",
+            timing=replace(CV32E40P, line=16, miss=7),
+        ),
+    )
 }
 
 

@@ -22,7 +22,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import wraps
 from operator import index
 from string import ascii_lowercase
@@ -32,7 +32,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 import numpy as np
 
 from nicemu import _core
-from nicemu._core import Cores, Counters, Stop
+from nicemu._core import Cores, Counters, Cycles, Stop
 from nicemu._nicemu import ffi, lib
 from nicemu.dtypes import Item, item_of
 from nicemu.errors import ArgumentError, FaultError, ImageError, StatusError
@@ -46,6 +46,7 @@ from nicemu.image import (
     Context,
     KernelImage,
 )
+from nicemu.isa import extensions
 from nicemu.machine import Machine
 from nicemu.machine import machine as machine_of
 from nicemu.tables import Table
@@ -73,6 +74,7 @@ class Handled:
         output: what `emit` or `finish` wrote, shape (count,); None for other entries.
         instructions: retired.
         elements: active vector elements.
+        cycles: of this call; None when the device counts none.
     """
 
     status: int
@@ -80,6 +82,7 @@ class Handled:
     output: np.ndarray | None
     instructions: int
     elements: int
+    cycles: Cycles | None = None
 
 
 @dataclass(frozen=True)
@@ -91,12 +94,14 @@ class CoreUse:
         packets: payloads it merged.
         instructions: retired.
         elements: active vector elements.
+        cycles: of its handler calls, one after the other; None when the device counts none.
     """
 
     core: int
     packets: int
     instructions: int
     elements: int
+    cycles: Cycles | None = None
 
 
 @dataclass(frozen=True)
@@ -139,8 +144,14 @@ class ReduceResult:
             f"{self.values.size:,} elements of {self.values.dtype} from {self.packets:,} packets, "
             f"{self.bytes_in:,} bytes in {self.seconds:.3f} s"
         )
-        rows = [(c.core, c.packets, c.instructions, c.elements) for c in self.cores]
-        return Table(head, ("core", "packets", "instructions", "elements"), rows)
+        columns = ["core", "packets", "instructions", "elements"]
+        rows = [[c.core, c.packets, c.instructions, c.elements] for c in self.cores]
+        if self.cores[0].cycles is not None:
+            columns += ["cycles", *self.cores[0].cycles.terms]
+            for row, core in zip(rows, self.cores, strict=True):
+                if core.cycles is not None:
+                    row += [core.cycles.total, *core.cycles.terms.values()]
+        return Table(head, columns, rows)
 
     def __repr__(self) -> str:
         """A small table, one row per core."""
@@ -219,6 +230,7 @@ class Nic:
         *,
         threads: int | None = None,
         simd: str = "auto",
+        cycles: bool = False,
     ) -> None:
         """Make a device with empty memory.
 
@@ -227,6 +239,7 @@ class Nic:
             threads: host threads for independent cores; None = one per host CPU.  Results do not
                 depend on it.
             simd: host path: "auto", "portable", "avx2" or "avx512".  Results do not depend on it.
+            cycles: count cycles by the machine's timing.  No other result changes, but host time.
 
         Raises:
             ArgumentError: an argument is out of range.
@@ -236,7 +249,11 @@ class Nic:
             raise ArgumentError(f"threads {threads} is out of range: use 1 or more")
         self.threads = min(index(threads or _host_threads()), self.machine.cores)
         m = self.machine
-        self._cores = Cores(m.cores, m.vlen, simd=simd)
+        on = None if m.isa is None else extensions(m.isa, m.vlen)
+        self._cores = Cores(m.cores, m.vlen, simd=simd, extensions=on)
+        self._counting = cycles
+        if cycles:
+            self._cores.start_clock(**asdict(m.timing))
         self._lock = RLock()  # a progress callback may look at the device
         self._telling = False  # inside such a callback
         self._image: KernelImage | None = None
@@ -429,6 +446,7 @@ class Nic:
                 self._put(pointer, values, payload, count, core)
         table = b"".join(p.to_bytes(8, "little") for p in pointers)
         self._cores.write(arguments, (context or Context()).pack() + table, core)
+        before = self._cycles(core)
         stop = self._cores.call(
             self._placed[image.code] + image.entries[entry],
             (scratch, arguments + CONTEXT_SIZE, count, arguments),
@@ -446,7 +464,15 @@ class Nic:
             output=output,
             instructions=stop.instructions,
             elements=stop.elements,
+            cycles=before and self._cycles(core, before),
         )
+
+    def _cycles(self, core: int, before: Cycles | None = None) -> Cycles | None:
+        """What a core's clock has counted, since it said `before`; None: it has none."""
+        if not self._counting:
+            return None
+        now = self._cores.cycles(core)
+        return now if before is None else now - before
 
     def _put(self, address: int, values: np.ndarray, item: Item, count: int, core: int) -> None:
         values = _array(values, "a payload or accumulator")
@@ -555,7 +581,7 @@ class Nic:
             inputs, raw, leaving, chunk, self._placed[image.code] + image.entries[leave], context
         )
         chunks = -(-count // chunk)
-        before = [self._cores.work(i) for i in range(self.machine.cores)]
+        before = [(self._cores.work(i), self._cycles(i)) for i in range(self.machine.cores)]
         batch = max(self.machine.cores, min(BATCH // payload, PACKETS) // len(inputs))
         start = time.perf_counter()
         with self._spread() as spread:
@@ -582,8 +608,9 @@ class Nic:
                     packets=len(range(i, chunks, self.machine.cores)) * len(inputs),
                     instructions=instructions - was[0],
                     elements=elements - was[1],
+                    cycles=clock and self._cycles(i, clock),
                 )
-                for i, was in enumerate(before)
+                for i, (was, clock) in enumerate(before)
                 for instructions, elements in [self._cores.work(i)]
             ),
         )

@@ -444,6 +444,24 @@ def test_run_in_json(tmp_path: Path) -> None:
     assert len(many["cores"]) == 5
 
 
+def test_run_counts_cycles(tmp_path: Path) -> None:
+    """The run is the same, and its extensions are the machine's unless others are given."""
+    path = elf(tmp_path, printing(b"hi\n", 3))
+    plain = json.loads(nic("run", path, "--json").stdout)
+    result = nic("run", path, "--json", "--machine", "cv32e40p", "--cores", 2)
+    record = json.loads(result.stdout)
+    assert record["output"] == plain["output"] and record["exit_code"] == 3
+    assert record["cores"][0] == plain["cores"][0]
+    for cycles, core in zip(record["cycles"], record["cores"], strict=True):
+        assert cycles["total"] == sum(cycles["terms"].values()) >= core["instructions"]
+    table = nic("run", path, "--machine", "card")
+    assert "cycles" in table.stdout and "hazards" in table.stdout
+    assert "cycles" not in plain and "cycles" not in nic("run", path).stdout
+    vector = elf(tmp_path, code_bytes([encode("vsetivli", rd=1, uimm=4, vtype=0)]))
+    assert "illegal" in nic("run", vector, "--machine", "cv32e40p").stderr
+    refused(nic("run", path, "--machine", "cv32e40p", "--isa", "rv64gcv"), "costs of the machine")
+
+
 def test_run_refuses(tmp_path: Path) -> None:
     path = elf(tmp_path, endless())
     refused(nic("run", tmp_path / "none.elf"), tmp_path / "none.elf", "does not exist")
