@@ -209,9 +209,10 @@ class _Loop:
         loop = "\n  ".join([*counted, *element, *self.lines])
         hint = f", !llvm.loop !width.{width}" if width else ""
         # noalias: payloads and destination are not the accumulator, so the loop needs no checks;
-        # "no-builtins": a copying loop must not become a call of memcpy
+        # "no-builtins": a copying loop must not become a call of memcpy; an image has no
+        # data, so a switch becomes no table
         return f"""(ptr noalias %acc, ptr noalias %table, i64 %n, ptr noalias %ctx)
-    nounwind "no-builtins" {{
+    nounwind "no-builtins" "no-jump-tables"="true" {{
 entry:
   %none = icmp eq i64 %n, 0
   br i1 %none, label %done, label %begin

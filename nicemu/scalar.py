@@ -224,7 +224,9 @@ def _step(
         result = lines.let(f"insertvalue {returned} {result}, {row.llvm} {value}, {i}")
     result = lines.let(f"insertvalue {returned} {result}, i32 {status}, {len(values)}")
     body = [*([f"%out = alloca {function.out}"] if function else []), *lines.lines]
-    return f"{text}define {returned} @op.{name}({', '.join(head)}) {{\n  " + "\n  ".join(
+    # an image has no data, so a switch becomes no table
+    signature = f'{returned} @op.{name}({", ".join(head)}) "no-jump-tables"="true"'
+    return f"{text}define {signature} {{\n  " + "\n  ".join(
         [*body, f"ret {returned} {result}\n}}\n"]
     )
 
