@@ -1,6 +1,7 @@
 /* buffer.h: reference-counted memory for payloads: results and partial sums that are kept to be
- * sent again, and what is under way. Owns: the count and the list of free ones.  All buffers of a
- * pool are of one size; the memory is the owner's, who puts it into the pool with buffer_give. */
+ * sent again, and what is under way. Owns: the count, the list of free ones, and that none carries
+ * a job's bytes to another.  All buffers of a pool are of one size; the memory is the owner's, who
+ * puts it into the pool with buffer_give. */
 #ifndef NICEMU_BUFFER_H
 #define NICEMU_BUFFER_H
 
@@ -10,6 +11,7 @@ struct buffer {
     struct buffers *pool;
     struct buffer *next; /* while free */
     u32 references;
+    u32 job; /* whose bytes are in it */
     _Alignas(64) u8 bytes[];
 };
 
@@ -27,13 +29,18 @@ static inline void buffer_give(struct buffers *pool, struct buffer *b)
     pool->n_free++;
 }
 
-/* One with a single reference.  The pool may not be empty. */
-static inline struct buffer *buffer_take(struct buffers *pool)
+enum { NO_JOB = 0xffffffff };
+
+/* One with a single reference, for bytes of that job.  The pool may not be empty. */
+static inline struct buffer *buffer_take(struct buffers *pool, u32 job)
 {
     struct buffer *b = pool->free;
     pool->free = b->next;
     pool->n_free--;
     b->references = 1;
+    if (b->job != job || job == NO_JOB)
+        memset(b->bytes, 0, pool->size);
+    b->job = job;
     return b;
 }
 

@@ -130,10 +130,13 @@ static void park(struct parked *p, const u8 *bytes, u64 n, struct buffer *owner)
 
 static void forget(struct kept *k)
 {
-    buffer_release(k->up.owner);
-    buffer_release(k->down.owner);
-    buffer_release(k->moved);
-    *k = (struct kept){.merged = 0};
+    buffer_replace(&k->up.owner, NULL);
+    buffer_replace(&k->down.owner, NULL);
+    buffer_replace(&k->moved, NULL);
+    k->up.bytes = k->down.bytes = k->moved_bytes = 0;
+    k->up.packet.contributors = k->down.packet.contributors = 0;
+    k->merged = 0;
+    k->ready = 0;
 }
 
 void device_restart(struct member *m, u32 first)
@@ -285,20 +288,14 @@ static bool write_out(struct work *w, u64 pc, u8 *destination, u32 n)
     return invoke(w, &call);
 }
 
-/* The same into a buffer; NULL when the handler fails. */
-static struct buffer *write_buffer(struct work *w, u64 pc, u32 n)
+static struct buffer *take_buffer(const struct work *w)
 {
-    struct buffer *b = buffer_take(w->device->buffers);
-    memset(b->bytes, 0, n);
-    if (write_out(w, pc, b->bytes, n))
-        return b;
-    buffer_release(b);
-    return NULL;
+    return buffer_take(w->device->buffers, w->member->group->job);
 }
 
-static struct buffer *copy_of(struct work *w, const u8 *bytes, u32 n)
+static struct buffer *copy_of(const struct work *w, const u8 *bytes, u32 n)
 {
-    struct buffer *b = buffer_take(w->device->buffers);
+    struct buffer *b = take_buffer(w);
     memcpy(b->bytes, bytes, n);
     return b;
 }
@@ -343,53 +340,58 @@ static void record(const struct work *w, const nicemu_record *r, const struct me
 
 /* ---- frames out ------------------------------------------------------------------------- */
 
-static struct packet packet_of(const struct work *w, u8 kind, u8 type, u8 flags)
+/* What a chunk gives to be sent: the kept message of that kind, whose bytes are the owner's now. */
+static void keep_message(struct work *w, u8 kind, u8 type, u8 flags, struct buffer *owner,
+                         u32 bytes)
 {
     const struct group *g = w->member->group;
-    return (struct packet){
-        .kind = kind,
-        .type = type,
-        .flags = flags | (w->piece.count && !(w->turn->moved && !w->kept->moved) ? 0 : FLAG_EMPTY),
-        .job = g->job,
-        .group = g->number,
-        .seq = w->turn->exchange->seq,
-        .chunk = w->turn->chunk,
-        .round = w->version->round,
-        .lane = (u16)w->turn->place.lane,
-        .contributors = (u16)w->member->workers,
-    };
+    struct message *m = kind == KIND_UP ? &w->kept->up : &w->kept->down;
+    struct packet *p = &m->packet;
+    p->kind = kind;
+    p->type = type;
+    p->flags = flags | (w->piece.count && !(w->turn->moved && !owner) ? 0 : FLAG_EMPTY);
+    p->job = g->job;
+    p->group = g->number;
+    p->seq = w->turn->exchange->seq;
+    p->chunk = w->turn->chunk;
+    p->round = w->version->round;
+    p->lane = (u16)w->turn->place.lane;
+    p->contributors = (u16)w->member->workers;
+    p->count = bytes ? (u16)w->piece.count : 0;
+    m->payload = owner ? owner->bytes : NULL;
+    m->bytes = bytes;
+    m->owner = owner;
 }
 
-static struct message message_of(const struct work *w, u8 kind, u8 type, u8 flags,
-                                 struct buffer *owner, u32 bytes)
-{
-    struct message m = {.packet = packet_of(w, kind, type, flags),
-                        .payload = owner ? owner->bytes : NULL,
-                        .bytes = bytes,
-                        .owner = owner};
-    m.packet.count = bytes ? (u16)w->piece.count : 0;
-    return m;
-}
-
-static void send_up(const struct device *d, const struct member *m, const struct kept *k, u64 now)
+static void send_up(const struct device *d, const struct member *m, struct kept *k, u64 now)
 {
     d->outlet->send(d->outlet->fabric, m->up, &k->up, now > k->ready ? now : k->ready);
 }
 
-static void send_down(const struct device *d, const struct member *m, const struct kept *k,
-                      u32 child, u64 now)
+static void send_down(const struct device *d, const struct member *m, struct kept *k, u32 child,
+                      u64 now)
 {
-    struct message down = k->down;
-    down.packet.child = (u16)child;
-    d->outlet->send(d->outlet->fabric, m->child[child].direction, &down,
+    k->down.packet.child = (u16)child;
+    d->outlet->send(d->outlet->fabric, m->child[child].direction, &k->down,
                     now > k->ready ? now : k->ready);
 }
 
-static void send_down_all(const struct device *d, const struct member *m, const struct kept *k,
-                          u64 now)
+static void send_down_all(const struct device *d, const struct member *m, struct kept *k, u64 now)
 {
     for (u32 c = 0; c < m->children; c++)
         send_down(d, m, k, c, now);
+}
+
+/* Have a handler write the bytes of a kept message. */
+static bool write_message(struct work *w, u64 pc, u8 kind, u8 type, u8 flags, u32 bytes)
+{
+    struct buffer *b = take_buffer(w);
+    if (!write_out(w, pc, b->bytes, bytes)) {
+        buffer_release(b);
+        return false;
+    }
+    keep_message(w, kind, type, flags, b, bytes);
+    return true;
 }
 
 /* The partial sum: into the record, and of all but a root into a message to the parent. */
@@ -398,6 +400,7 @@ static bool emit(struct work *w)
     const nicemu_exchange *e = &w->turn->exchange->what;
     const nicemu_record *r = record_of(w);
     u32 bytes = w->piece.count * e->kinds[NICEMU_PARTIALS].bytes;
+    u8 type = e->types[NICEMU_PARTIALS];
     if (w->member->root) {
         if (r && !write_out(w, e->emit, recorded(w, r), bytes))
             return false;
@@ -405,10 +408,8 @@ static bool emit(struct work *w)
             note_record(w, r);
         return true;
     }
-    struct buffer *b = write_buffer(w, e->emit, bytes);
-    if (!b)
+    if (!write_message(w, e->emit, KIND_UP, type, FLAG_PARTIAL, bytes))
         return false;
-    w->kept->up = message_of(w, KIND_UP, e->types[NICEMU_PARTIALS], FLAG_PARTIAL, b, bytes);
     if (r)
         record(w, r, &w->kept->up);
     return true;
@@ -418,20 +419,16 @@ static bool finish(struct work *w)
 {
     const nicemu_exchange *e = &w->turn->exchange->what;
     u32 bytes = w->piece.count * e->result_bytes;
-    struct buffer *b = write_buffer(w, e->finish, bytes);
-    if (b)
-        w->kept->down = message_of(w, KIND_DOWN, e->result_type, 0, b, bytes);
-    return b;
+    return write_message(w, e->finish, KIND_DOWN, e->result_type, 0, bytes);
 }
 
 /* What the owner sent goes on as it is. */
 static void move(struct work *w)
 {
     u8 kind = w->member->root ? KIND_DOWN : KIND_UP, flags = w->kept->moved ? FLAG_MOVED : 0;
-    struct message m = message_of(w, kind, w->turn->exchange->what.result_type, flags,
-                                  w->kept->moved, w->kept->moved_bytes);
+    keep_message(w, kind, w->turn->exchange->what.result_type, flags, w->kept->moved,
+                 w->kept->moved_bytes);
     w->kept->moved = NULL;
-    *(w->member->root ? &w->kept->down : &w->kept->up) = m;
 }
 
 /* Everybody has arrived and is merged. */

@@ -70,7 +70,6 @@ struct shared_core {
     u8 *stack;
     u32 job; /* that used it last, or NO_JOB */
 };
-enum { NO_JOB = 0xffffffff };
 
 struct device {
     u32 node;

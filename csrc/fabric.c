@@ -1,6 +1,7 @@
 /* fabric.c: memory, nodes, links, and the loop of events.  Groups are in party.c,
  * their collectives in exchange.c. */
 #include "fabric.h"
+#include "stream.h"
 
 #include <stdlib.h>
 
@@ -37,8 +38,11 @@ static bool more_buffers(struct nicemu_fabric *f)
 {
     size_t size = (sizeof(struct buffer) + f->buffers.size + 63) / 64 * 64;
     u8 *p = slab_new(f, PIECES * size);
-    for (u32 i = 0; p && i < PIECES; i++)
-        buffer_give(&f->buffers, (struct buffer *)(p + i * size));
+    for (u32 i = 0; p && i < PIECES; i++) {
+        struct buffer *b = (struct buffer *)(p + i * size);
+        b->job = NO_JOB;
+        buffer_give(&f->buffers, b);
+    }
     return p;
 }
 
@@ -141,7 +145,7 @@ static void corrupt(struct nicemu_fabric *f, struct transit *t, u64 random)
     if (byte < HEAD_BYTES) {
         frame->head[byte] ^= mask;
     } else if (byte < HEAD_BYTES + frame->payload_bytes) {
-        struct buffer *b = buffer_take(&f->buffers);
+        struct buffer *b = buffer_take(&f->buffers, NO_JOB);
         memcpy(b->bytes, frame->payload, frame->payload_bytes);
         b->bytes[byte - HEAD_BYTES] ^= mask;
         buffer_replace(&frame->owner, b);
@@ -151,18 +155,17 @@ static void corrupt(struct nicemu_fabric *f, struct transit *t, u64 random)
     }
 }
 
-static void send(void *fabric, u32 direction, const struct message *m, u64 at)
+static void send(void *fabric, u32 direction, struct message *m, u64 at)
 {
     struct nicemu_fabric *f = fabric;
     struct cable *cable = f->cable[direction / 2];
     struct link *l = &cable->direction[direction & 1];
     bool down = direction & 1;
-    struct packet p = m->packet;
-    p.psn = (u32)(l->frames & 0xffffff);
-    p.src = down ? cable->parent : cable->child;
-    p.dst = down ? cable->child : cable->parent;
+    m->packet.psn = (u32)(l->frames & 0xffffff);
+    m->packet.src = down ? cable->parent : cable->child;
+    m->packet.dst = down ? cable->child : cable->parent;
     struct transit *t = f->free;
-    packet_build(&t->frame, &p, m->payload, m->bytes);
+    packet_build(&t->frame, &m->packet, m->payload, m->bytes);
     t->frame.owner = m->owner;
     if (f->config.icrc || l->config.corrupt) {
         t->frame.icrc = packet_icrc(&t->frame);
@@ -178,7 +181,7 @@ static void send(void *fabric, u32 direction, const struct message *m, u64 at)
         f->free = copy->next;
         f->n_free--;
         if (i) /* the one before may be corrupted: begin again */
-            packet_build(&copy->frame, &p, m->payload, m->bytes);
+            packet_build(&copy->frame, &m->packet, m->payload, m->bytes);
         copy->frame.owner = buffer_hold(m->owner);
         copy->frame.icrc = icrc;
         copy->frame.has_icrc = t->frame.has_icrc;
@@ -239,7 +242,7 @@ int nicemu_fabric_receive(nicemu_fabric *f, uint32_t node, const uint8_t *bytes,
     enum verdict v = frame_from_bytes(bytes, n, &frame);
     if (!v) {
         if (frame.payload_bytes <= f->buffers.size) { /* longer ones fit no turn and are not kept */
-            frame.owner = buffer_take(&f->buffers);
+            frame.owner = buffer_take(&f->buffers, NO_JOB);
             frame.payload = memcpy(frame.owner->bytes, frame.payload, frame.payload_bytes);
         }
         v = receive(f, to, &frame, false);
@@ -455,7 +458,7 @@ static bool handle(struct nicemu_fabric *f, const struct event *e)
 
 enum { CAPTURE_BATCH = 4 << 20 };
 
-int nicemu_fabric_run(nicemu_fabric *f, uint64_t max_events, uint64_t until, nicemu_event *out)
+static int run(struct nicemu_fabric *f, u64 max_events, u64 until, nicemu_event *out)
 {
     *out = (nicemu_event){.kind = NICEMU_SLICE};
     for (u64 i = 0;; i++) {
@@ -482,6 +485,13 @@ int nicemu_fabric_run(nicemu_fabric *f, uint64_t max_events, uint64_t until, nic
         if (!handle(f, &e))
             return NICEMU_ENOMEM;
     }
+}
+
+int nicemu_fabric_run(nicemu_fabric *f, uint64_t max_events, uint64_t until, nicemu_event *out)
+{
+    int code = run(f, max_events, until, out);
+    stream_end();
+    return code;
 }
 
 /* ---- looking on ------------------------------------------------------------------------- */

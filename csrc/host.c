@@ -1,5 +1,6 @@
 /* host.c: see host.h. */
 #include "host.h"
+#include "stream.h"
 
 static struct message contribution(const struct worker *w, u32 plane, const struct turn *t)
 {
@@ -41,7 +42,7 @@ static void send(struct worker *w, u32 plane, const struct turn *t, u64 now)
     struct message m = contribution(w, plane, t);
     struct buffer *copy = NULL;
     if (w->copies && m.bytes && !m.owner) {
-        copy = buffer_take(w->buffers);
+        copy = buffer_take(w->buffers, w->group->job);
         memcpy(copy->bytes, m.payload, m.bytes);
         m.owner = copy;
         m.payload = copy->bytes;
@@ -105,6 +106,9 @@ void worker_leave_plane(struct worker *w, u32 plane, struct place next)
     w->next[plane] = next;
 }
 
+/* A result of so many bytes pushes its own beginning out of the host's cache. */
+enum { PAST_CACHE = 8 << 20 };
+
 /* The part of the payload that this worker keeps. */
 static void store(const struct worker *w, const struct turn *t, const u8 *payload)
 {
@@ -112,10 +116,15 @@ static void store(const struct worker *w, const struct turn *t, const u8 *payloa
     struct piece piece = exchange_piece(t->exchange, t->chunk);
     u64 from = e->from[w->index], to = e->to[w->index], end = piece.element + piece.count;
     u64 first = piece.element > from ? piece.element : from, last = end < to ? end : to;
-    if (first < last && e->outputs[w->index])
-        memcpy((u8 *)e->outputs[w->index] + (first - from) * e->result_bytes,
-               payload + (first - piece.element) * e->result_bytes,
-               (last - first) * e->result_bytes);
+    if (first >= last || !e->outputs[w->index])
+        return;
+    u8 *d = (u8 *)e->outputs[w->index] + (first - from) * e->result_bytes;
+    const u8 *s = payload + (first - piece.element) * e->result_bytes;
+    u64 n = (last - first) * e->result_bytes;
+    if ((to - from) * e->result_bytes >= PAST_CACHE)
+        stream_copy(d, s, n);
+    else
+        memcpy(d, s, n);
 }
 
 static enum verdict accept(struct worker *w, u32 plane, const struct packet *p,

@@ -13,7 +13,7 @@ struct call_end;
 
 /* A payload and what is said about it. */
 struct message {
-    struct packet packet; /* psn, src and dst are the link's to fill in */
+    struct packet packet; /* psn, src and dst are filled in by send */
     const u8 *payload;
     u32 bytes;
     struct buffer *owner; /* holds the payload, or NULL: memory that stays as it is */
@@ -22,7 +22,7 @@ struct message {
 struct outlet {
     void *fabric;
     /* Send over a direction of a link, not before virtual time `at`. */
-    void (*send)(void *fabric, u32 direction, const struct message *m, u64 at);
+    void (*send)(void *fabric, u32 direction, struct message *m, u64 at);
     /* A worker has stored the result of its turn. */
     void (*stored)(void *fabric, struct worker *w, struct turn *t, struct buffer *result);
     /* A worker has sent its arrival for the turn that often without an answer; false when that is
