@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import re
 from collections import namedtuple
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import ml_dtypes
@@ -630,3 +632,13 @@ def test_stochastic_sums_are_right_on_average(element: str) -> None:
     again = reduced(image, [one, small], context=Context(seed=6)).astype(float)
     both = ((found > 1) & (again > 1)).mean()
     assert abs(both - up * (again > 1).mean()) < 5 * math.sqrt(0.06 / n)
+
+
+def test_the_programs_of_the_guide() -> None:
+    guide = (Path(nicemu.__file__).parent / "guide" / "authoring.md").read_text()
+    section = guide.split("## In Python")[1].split("\n## ")[0]
+    names: dict[str, Any] = {}
+    for block in re.findall(r"```python\n(.*?)```", section, re.S):
+        exec(block, names)
+    assert names["norm"].tolist() == [13]
+    assert names["where"].tolist() == [(12, 3)]
