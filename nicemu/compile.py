@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import linecache
 from collections.abc import Hashable, Mapping
 from functools import cache
 from pathlib import Path
@@ -19,10 +20,11 @@ from nicemu import kernels, llvm, scalar
 from nicemu._core import Cores, instructions
 from nicemu.errors import ImageError, OpError
 from nicemu.image import ABI_VERSION, Formats, KernelImage, cached
+from nicemu.lines import with_lines
 from nicemu.llvm import installed
 from nicemu.scalar import ScalarFunction
 
-__all__ = ["Source", "compile_image", "kernels_of"]
+__all__ = ["Source", "compile_image", "kernels_of", "source_lines"]
 
 
 class Source(Protocol):
@@ -35,8 +37,12 @@ class Source(Protocol):
     def key(self) -> Hashable:
         """All that its functions depend on, hashable, of a stable repr; imports nothing heavy."""
 
-    def functions(self, formats: Formats) -> Mapping[str, ScalarFunction]:
+    def functions(self, formats: Formats, lines: bool = False) -> Mapping[str, ScalarFunction]:
         """merge, and lift and finish where they are no plain conversions.
+
+        Args:
+            formats: what they are made for.
+            lines: whether instructions say, as ``!dbg``, which line of source they are of.
 
         Raises:
             OpError: they cannot be compiled.
@@ -172,3 +178,53 @@ def compile_image(name: str, source: Source, formats: Formats, preset: str) -> K
     recipe = (ABI_VERSION, _compiler(), llvm.RECIPE, name, preset, str(formats), source.key())
     digest = hashlib.sha256(repr(recipe).encode()).hexdigest()
     return cached(f"{name}-{preset}-{digest[:32]}", build)
+
+
+def source_lines(name: str, source: Source, formats: Formats, code: bytes) -> dict[int, str]:
+    """Offset of an instruction in an image -> the line of source it is of: ``file.py:7: return x``.
+
+    Args:
+        name, source, formats: of the op.
+        code: of its image.  An op whose code is another when compiled with locations has none.
+
+    Raises:
+        OpError: the op cannot be compiled.
+        ImageError: llvmlite or numba is missing.
+    """
+    op, text, symbols = kernels_of(name, source, formats)
+    debug = scalar.simplified(name, source.functions(formats, lines=True), formats)
+    functions, loops = with_lines(op.ir, debug, text)
+    elf = llvm.emit([loops, functions], set(symbols.values()), name)  # the first has the table
+    return _table(elf, code)
+
+
+def _table(elf: bytes, code: bytes) -> dict[int, str]:
+    """The lines of an object, by offset in its code."""
+    from elftools.elf.elffile import ELFFile
+
+    file: Any = ELFFile(io.BytesIO(elf))
+    if file.get_section_by_name(".text").data() != code:
+        return {}
+    # relocations: all code is in one section, from 0 on, and the kernels' table is the first
+    dwarf = file.get_dwarf_info(relocate_dwarf_sections=False)
+    program = dwarf.line_program_for_CU(next(dwarf.iter_CUs()))
+    states = [entry.state for entry in program.get_entries() if entry.state is not None]
+    rows = [(s.address, "" if s.end_sequence else _said(program, s)) for s in states]
+    ends = [*(address for address, _ in rows[1:]), len(code)]
+    return {
+        at: said
+        for (begin, said), end in zip(rows, ends, strict=True)
+        for at in range(begin, end, 2)
+        if said
+    }
+
+
+def _said(program: Any, state: Any) -> str:
+    """A row of the table in words; "" of line 0, which is nobody's."""
+    if not state.line:
+        return ""
+    entry = program["file_entry"][state.file - 1]
+    directory = program["include_directory"][entry.dir_index - 1].decode()
+    path = f"{directory}/{entry.name.decode()}"
+    text = linecache.getline(path, state.line).strip()
+    return f"{entry.name.decode()}:{state.line}: {text}".rstrip(": ")

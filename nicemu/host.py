@@ -24,6 +24,8 @@ from nicemu.order import Order, leaves
 __all__ = ["HostCall", "HostKernels", "canonical"]
 
 
+#: fields of the context that only devices know
+_OF_DEVICES = {"seq", "chunk", "device"}
 _LOOP_HINT = re.compile(r", !llvm\.loop !\d+")
 
 
@@ -50,6 +52,7 @@ class HostKernels:
         formats: what they take and give.
         entries: their names.
         statuses: what it means when one returns 1, 2, ...
+        reads: fields of the context that they use.
     """
 
     def __init__(self, name: str, source: Source, formats: Formats) -> None:
@@ -76,6 +79,7 @@ class HostKernels:
         self.formats = formats
         self.entries = tuple(symbols)
         self.statuses = op.statuses
+        self.reads = op.reads
 
     def call(
         self,
@@ -154,6 +158,12 @@ class HostKernels:
         order = tuple(range(len(streams))) if order is None else order
         if not isinstance(order, tuple) or not set(leaves(order)) <= set(range(len(streams))):
             raise ArgumentError(f"order {order!r}: use nested tuples of 0..{len(streams) - 1}")
+        unknown = self.reads & _OF_DEVICES
+        if unknown and any(isinstance(part, tuple) for part in order):
+            raise ArgumentError(
+                f"op {self.name} reads {', '.join(sorted(unknown))}, of which a tree has several: "
+                "compare one device's chunk"
+            )
         context = replace(context or Context(), group=len(streams))
         return self._leaving(leave, streams, order, context)
 

@@ -37,6 +37,7 @@ __all__ = [
     "KernelImage",
     "cache_dir",
     "cached",
+    "cached_files",
     "preset_formats",
 ]
 
@@ -253,6 +254,14 @@ class KernelImage:
         """What its payloads, accumulators and results consist of."""
         return Formats(*(item_of(getattr(self, name)) for name in _TYPES))
 
+    @property
+    def labels(self) -> dict[int, list[str]]:
+        """Offset in the code -> the entries that begin there."""
+        found: dict[int, list[str]] = {}
+        for name, offset in self.entries.items():
+            found.setdefault(offset, []).append(name)
+        return found
+
     def fan_ins(self, entry: str = "acc") -> tuple[int, ...]:
         """How many payloads one call of ``entry`` can take, ascending; 1 is always among them."""
         return (1, *(k for k in FAN_INS if f"{entry}{k}" in self.entries))
@@ -326,6 +335,14 @@ def cache_dir() -> Path | None:
         return Path.home() / ".cache" / "nicemu"
     except RuntimeError:
         return None
+
+
+def cached_files() -> list[Path]:
+    """The images that are kept, and what crashes have left of others."""
+    directory = cache_dir()
+    if directory is None:
+        return []
+    return sorted(path for kind in ("*.image", "*.part") for path in directory.glob(kind))
 
 
 def cached(key: str, build: Callable[[], KernelImage]) -> KernelImage:

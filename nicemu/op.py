@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
-from nicemu.compile import Source, compile_image
+from nicemu.compile import Source, compile_image, source_lines
 from nicemu.dtypes import Format, Item, ItemSpec, format_of, item_of
 from nicemu.errors import ArgumentError, ImageError, OpError
 from nicemu.files import refuse
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from nicemu.check import Check
     from nicemu.cost import Cost
     from nicemu.image import Context
+    from nicemu.listing import Listing
     from nicemu.machine import Machine
     from nicemu.order import Order
     from nicemu.scalar import ScalarFunction
@@ -84,7 +85,7 @@ class _PythonSource:
         functions = sorted(self.functions_.items())
         return ("python", tuple((step, fingerprint(function)) for step, function in functions))
 
-    def functions(self, formats: Formats) -> Mapping[str, ScalarFunction]:
+    def functions(self, formats: Formats, lines: bool = False) -> Mapping[str, ScalarFunction]:
         """See compile.Source."""
         try:
             from nicemu.python_ir import compile_function
@@ -102,6 +103,7 @@ class _PythonSource:
                 formats.accumulator,
                 function.__code__.co_argcount > len(takes[step]),
                 f"{step} of {self.name}",
+                lines,
             )
             for step, function in self.functions_.items()
         }
@@ -122,8 +124,8 @@ class _CSource:
 
         return ("c", RECIPE, self.text, self.file)
 
-    def functions(self, formats: Formats) -> Mapping[str, ScalarFunction]:
-        """See compile.Source."""
+    def functions(self, formats: Formats, lines: bool = False) -> Mapping[str, ScalarFunction]:
+        """See compile.Source; its instructions do not say which lines they are of."""
         from nicemu.c_ir import compile_source
 
         return compile_source(self.text, self.file, formats, self.name)
@@ -326,6 +328,26 @@ class ReduceOp:
 
         host = HostKernels(self.name, self._source, self.formats(element, preset))
         return check(self.image(element, preset), host, machine, seed)
+
+    def disasm(
+        self,
+        *,
+        element: str | np.dtype | type | Format | None = None,
+        preset: str | None = None,
+    ) -> Listing:
+        """The instructions of the image, and the author's line of each that has one.
+
+        Args:
+            element, preset: see :meth:`image`.
+
+        Raises:
+            ArgumentError, OpError, ImageError: see :meth:`image`.
+        """
+        from nicemu.listing import listing
+
+        image = self.image(element, preset)
+        lines = source_lines(self.name, self._source, self.formats(element, preset), image.code)
+        return listing(image.code, image.labels, sources=lines)
 
     def cost(
         self,

@@ -385,7 +385,8 @@ class _Refused(Exception):
 class _Unit:
     """A function and the helpers that it calls, while they are compiled."""
 
-    def __init__(self, number: Any) -> None:
+    def __init__(self, number: Any, lines: bool) -> None:
+        self.lines = lines
         self.number = number  # numba's type of what the op computes in
         self.real = number if isinstance(number, types.Float) else types.float64
         self.library = _Library()
@@ -418,6 +419,7 @@ class _Unit:
         flags.no_compile = flags.no_cpython_wrapper = flags.no_cfunc_wrapper = True
         flags.nrt = flags.boundscheck = False
         flags.error_model = "numpy"
+        flags.debuginfo = flags.dbg_directives_only = self.lines
         self._open.append(function)
         try:
             return compiler.compile_extra(
@@ -737,7 +739,12 @@ def _number(ty: Any) -> Number | None:
 
 
 def compile_function(
-    function: FunctionType, arguments: Sequence[Item], accumulator: Item, context: bool, what: str
+    function: FunctionType,
+    arguments: Sequence[Item],
+    accumulator: Item,
+    context: bool,
+    what: str,
+    lines: bool = False,
 ) -> ScalarFunction:
     """The IR of a function.
 
@@ -748,6 +755,7 @@ def compile_function(
             in, or float64 where it has none.
         context: whether the context comes after the arguments.
         what: it is, for messages.
+        lines: whether instructions say which line of source they are of.
 
     Raises:
         OpError: it cannot be compiled for a core; the message says where, why and what to do.
@@ -755,7 +763,7 @@ def compile_function(
     given = [_argument(item) for item in arguments]
     if context:
         given.append(types.NamedUniTuple(types.int64, len(CONTEXT), _Context))
-    unit = _Unit(_numba_type(_computing(accumulator)))
+    unit = _Unit(_numba_type(_computing(accumulator)), lines)
     with global_compiler_lock:
         try:
             done = unit.compile(function, given)

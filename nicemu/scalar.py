@@ -27,6 +27,7 @@ __all__ = [
     "computed",
     "missing",
     "scalar_op",
+    "simplified",
 ]
 
 #: what an op may read of its call, in the order of arguments
@@ -231,6 +232,38 @@ def _step(
     )
 
 
+def _steps(formats: Formats) -> tuple[tuple[str, list[tuple[str, Item]], Item], ...]:
+    """Each function, what it takes by letters, and what it gives."""
+    acc = formats.accumulator
+    return (
+        ("lift", [("x", formats.element)], acc),
+        ("load", [("p", formats.partial)], acc),
+        ("merge", [("a", acc), ("b", acc)], acc),
+        ("emit", [("a", acc)], formats.partial),
+        ("finish", [("a", acc)], formats.result),
+    )
+
+
+def _context(given: Mapping[str, ScalarFunction]) -> tuple[str, ...]:
+    return CONTEXT if any(function.context for function in given.values()) else ()
+
+
+def simplified(what: str, given: Mapping[str, ScalarFunction], formats: Formats) -> str:
+    """The module of an op's functions as LLVM leaves it; arguments and errors as scalar_op."""
+    statuses = 0
+    modules: list[str] = []
+    wrappers = ""
+    for name, takes, gives in _steps(formats):
+        function = given.get(name)
+        _check_returned(name, function, takes, gives)
+        wrappers += _step(name, takes, gives, function, _context(given), statuses)
+        if function is not None:
+            statuses += len(function.statuses)
+            modules += function.modules
+    wrappers += functions("\n".join([*modules, wrappers]))
+    return optimise([*modules, wrappers], [f"op.{name}" for name, *_ in _steps(formats)], what)
+
+
 def scalar_op(
     what: str,
     given: Mapping[str, ScalarFunction],
@@ -247,38 +280,18 @@ def scalar_op(
         OpError: they call what no core has, or do not return what they should.
         ImageError: a module is not valid IR.
     """
-    acc = formats.accumulator
-    steps: tuple[tuple[str, list[tuple[str, Item]], Item], ...] = (
-        ("lift", [("x", formats.element)], acc),
-        ("load", [("p", formats.partial)], acc),
-        ("merge", [("a", acc), ("b", acc)], acc),
-        ("emit", [("a", acc)], formats.partial),
-        ("finish", [("a", acc)], formats.result),
-    )
-    context = CONTEXT if any(function.context for function in given.values()) else ()
-    statuses: list[str] = []
-    modules: list[str] = []
-    wrappers = ""
-    for name, takes, gives in steps:
-        function = given.get(name)
-        _check_returned(name, function, takes, gives)
-        wrappers += _step(name, takes, gives, function, context, len(statuses))
-        if function is not None:
-            statuses += function.statuses
-            modules += function.modules
-    wrappers += functions("\n".join([*modules, wrappers]))
-    module = optimise([*modules, wrappers], [f"op.{name}" for name, *_ in steps], what)
-    module = _selected_in_half(module)
+    module = _selected_in_half(simplified(what, given, formats))
     _check_calls(module, what)
-    bodies = {name: _body(module, name) for name, *_ in steps}
+    names = [name for name, *_ in _steps(formats)]
+    bodies = {name: _body(module, name) for name in names}
     return ScalarOp(
         ir=module,
-        statuses=tuple(statuses),
+        statuses=tuple(text for n in names if n in given for text in given[n].statuses),
         notes=tuple(note for function in given.values() for note in function.notes),
-        context=context,
+        context=_context(given),
         reads=frozenset(
             field
-            for field in context
+            for field in _context(given)
             for name in ("lift", "merge", "finish")
             if any(re.search(rf"%ctx\.{field}\b", line) for line in bodies[name])
         ),

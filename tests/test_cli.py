@@ -364,6 +364,7 @@ def test_outputs_that_are_refused_before_any_work(
         (["--topology", "ring"], ["topology 'ring'", "star, cards or tree(N)"]),
         (["--pcap", "none/x.pcap"], ["none/x.pcap"]),
         (["--dtype", "float8"], ["float8", "float16 (f16)"]),
+        (["--op", "mean"], ["op 'mean' is unknown", "FILE.py:NAME", "sum"]),
     ],
 )
 def test_options_that_are_refused(tmp_path: Path, options: list[object], parts: list[str]) -> None:
@@ -371,7 +372,7 @@ def test_options_that_are_refused(tmp_path: Path, options: list[object], parts: 
 
 
 @pytest.mark.parametrize(
-    "arguments", [["allreduce", "--op", "mean"], ["allreduce", "--preset", "x"], ["fly"], ["run"]]
+    "arguments", [["allreduce", "--preset", "x"], ["op", "fly"], ["fly"], ["run"]]
 )
 def test_usage_errors(arguments: list[str]) -> None:
     result = nic(*arguments)

@@ -21,22 +21,25 @@ import nicemu._nicemu
 ROOT = Path(nicemu.__file__).parent
 CSRC = Path(__file__).parent.parent / "csrc"
 
+#: of `nicemu`, a module each
+COMMANDS = ("allreduce", "op", "run", "disasm", "cache", "guide")
 #: Python modules from the bottom to the top.  A module imports only from lines above its own.
 LEVELS: tuple[tuple[str, ...], ...] = (
     ("_nicemu",),  # the C core
     ("errors", "order", "tables", "counters"),
     ("dtypes", "machine", "_core", "files"),
     ("image", "elf", "gradients", "isa", "packet", "pcap", "topology"),  # data
-    ("fingerprint", "irmath", "llvm", "opmath"),
+    ("fingerprint", "irmath", "lines", "llvm", "opmath"),
     ("clang",),
     ("scalar",),
     ("kernels", "c_ir", "python_ir"),
     ("compile", "samples"),
     ("host", "bounds"),
     ("partials", "nic", "bare"),
-    ("cost", "check"),
+    ("cost", "check", "listing"),
     ("op",),
     ("builtin",),
+    ("opfile",),
     (
         "reference",
         "reference.scalar",
@@ -48,18 +51,21 @@ LEVELS: tuple[tuple[str, ...], ...] = (
     ("algorithms", "numerics", "exchange"),
     ("fabric", "collective"),
     ("communicator",),
+    ("commands",),
+    ("commands.console",),
+    *((f"commands.{name}",) for name in COMMANDS),
     ("cli",),
     ("__main__",),
 )
 LEVEL = {name: i for i, names in enumerate(LEVELS) for name in names}
 #: Installed packages -> the only modules that may import them (numpy: any).
 OUTSIDE = {
-    "click": {"cli"},
+    "click": {"cli", "commands.console", *(f"commands.{name}" for name in COMMANDS)},
     "elftools": {"compile"},
     "llvmlite": {"llvm", "python_ir"},
     "numba": {"python_ir"},
     "ml_dtypes": {"dtypes"},
-    "rich": {"cli"},
+    "rich": {"commands.console", "commands.allreduce", "commands.guide"},
     "safetensors": {"gradients"},
 }
 #: The C core is behind one door; nic and exchange hand it descriptions of reductions, packet frames

@@ -1,0 +1,1 @@
+"""The commands of `nicemu`, a module each.  Only these import click and rich."""

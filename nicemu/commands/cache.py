@@ -1,0 +1,44 @@
+"""`nicemu cache info|clear`: the images that are kept.
+
+Owns: what is printed.  The cache is image's.
+"""
+
+from __future__ import annotations
+
+import json
+
+import click
+
+from nicemu.commands.console import count
+from nicemu.image import cache_dir, cached_files
+
+__all__ = ["cache"]
+
+
+@click.group()
+def cache() -> None:
+    """The cache of kernel images."""
+
+
+@cache.command()
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def info(as_json: bool) -> None:
+    """Where it is, and how much is in it."""
+    files = cached_files()
+    size = sum(path.stat().st_size for path in files)
+    if as_json:
+        where = cache_dir()
+        record = {"directory": where and str(where), "images": len(files), "bytes": size}
+        click.echo(json.dumps(record, indent=2))
+        return
+    click.echo(f"directory: {cache_dir() or 'none: there is no home directory'}")
+    click.echo(f"{count(len(files), 'image')}, {size:,} bytes")
+
+
+@cache.command()
+def clear() -> None:
+    """Remove the images; what is not nicemu's stays."""
+    files = cached_files()
+    for path in files:
+        path.unlink(missing_ok=True)
+    click.echo(f"{count(len(files), 'image')} removed")

@@ -1,0 +1,138 @@
+"""Lines of source in IR, as debug information: from an op's functions to the kernels around them.
+
+Owns: the metadata that LLVM turns into a table of lines.  It changes no code; what is compiled is
+compile's, and the table is read there.
+"""
+
+from __future__ import annotations
+
+import re
+
+__all__ = ["with_lines"]
+
+_LOCATION = re.compile(r"^!(\d+) = !DILocation\(line: (\d+),.* scope: !(\d+)", re.M)
+_NODE = re.compile(r"^!(\d+) = (?:distinct )?!(\w+)\((.*)\)$", re.M)
+_INSTRUCTION = re.compile(r"\s+(%\S+ = |store |br |ret |(tail )?call |switch |unreachable)")
+_DEFINE = re.compile(r"^define [^@]*@([\w.]+)\(", re.M)
+_VERSIONS = {"Debug Info Version": 3, "Dwarf Version": 4}
+_FIRST = 100_000  # number of the first node of metadata; the kernels' own are below
+
+
+def _places(debug: str) -> dict[str, tuple[str, int]]:
+    """Number of a location in a module -> file and line."""
+    nodes = {number: text for number, _, text in _NODE.findall(debug)}
+
+    def named(number: str, key: str) -> str:
+        found = re.search(rf"\b{key}: (?:!(\d+)|\"([^\"]*)\")", nodes[number])
+        return (found[1] or found[2]) if found else ""
+
+    out = {}
+    for number, line, scope in _LOCATION.findall(debug):
+        file = named(scope, "file")
+        out[number] = (f"{named(file, 'directory')}/{named(file, 'filename')}", int(line))
+    return out
+
+
+def _functions(module: str) -> dict[str, list[str]]:
+    """Name -> its lines, from define to the brace that ends it."""
+    out = {}
+    for found in _DEFINE.finditer(module):
+        end = module.index("\n}", found.start())
+        out[found[1]] = module[found.start() : end].splitlines()
+    return out
+
+
+def _key(line: str) -> str:
+    """An instruction's result, which its function names once; else its text."""
+    text = re.sub(r", !dbg !\d+", "", line).strip()
+    return text.split(" = ")[0] if text.startswith("%") else text
+
+
+class _Metadata:
+    """Nodes that are added to a module."""
+
+    def __init__(self) -> None:
+        self.nodes: list[str] = []
+        self._known: dict[str, str] = {}
+
+    def add(self, text: str) -> str:
+        """The node of that text, for all who ask."""
+        if text not in self._known:
+            self._known[text] = f"!{_FIRST + len(self.nodes)}"
+            self.nodes.append(f"{self._known[text]} = {text}")
+        return self._known[text]
+
+    def file(self, path: str) -> str:
+        directory, _, name = path.rpartition("/")
+        return self.add(f'!DIFile(filename: "{name}", directory: "{directory}")')
+
+    def function(self, name: str) -> str:
+        """What a function's lines are in."""
+        file = self.file("/kernels")
+        unit = self.add(
+            f"distinct !DICompileUnit(language: DW_LANG_C, file: {file}, "
+            "emissionKind: LineTablesOnly)"
+        )
+        kind = self.add(f"!DISubroutineType(types: {self.add('!{}')})")
+        return self.add(
+            f'distinct !DISubprogram(name: "{name}", scope: {file}, file: {file}, unit: {unit}, '
+            f"type: {kind}, spFlags: DISPFlagDefinition)"
+        )
+
+    def location(self, scope: str, place: tuple[str, int] | None) -> str:
+        if place is None:
+            return self.add(f"!DILocation(line: 0, scope: {scope})")
+        path, line = place
+        file = self.file(path)
+        block = self.add(f"!DILexicalBlockFile(scope: {scope}, file: {file}, discriminator: 0)")
+        return self.add(f"!DILocation(line: {line}, scope: {block})")
+
+    def text(self) -> str:
+        unit = next(node.split(" = ")[0] for node in self.nodes if "DICompileUnit" in node)
+        # DWARF 4 keeps the names of files in the table itself, not in a string section
+        flags = [self.add(f'!{{i32 2, !"{name}", i32 {n}}}') for name, n in _VERSIONS.items()]
+        named = f"!llvm.dbg.cu = !{{{unit}}}\n!llvm.module.flags = !{{{', '.join(flags)}}}\n"
+        return "\n".join(["", *self.nodes, named])
+
+
+def with_lines(ir: str, debug: str, kernels: str) -> tuple[str, str]:
+    """An op's module and that of its kernels, so that their code knows the author's lines.
+
+    Args:
+        ir: the op's functions.
+        debug: the same, compiled with locations, as ``!dbg`` of instructions.
+        kernels: what calls them.
+    """
+    places = _places(debug)
+    known = {
+        name: {
+            _key(line): places[found[1]]
+            for line in lines
+            if (found := re.search(r", !dbg !(\d+)", line)) and found[1] in places
+        }
+        for name, lines in _functions(debug).items()
+    }
+    return (
+        _attached(ir, {name: known.get(name, {}) for name in _functions(ir)}),
+        _attached(kernels, {name: {} for name in _functions(kernels)}),
+    )
+
+
+def _attached(module: str, known: dict[str, dict[str, tuple[str, int]]]) -> str:
+    """Each function with a scope, and its instructions with their places; line 0: of nobody."""
+    metadata = _Metadata()
+    out: list[str] = []
+    inside = scope = ""
+    for line in module.splitlines():
+        if found := _DEFINE.match(line):
+            inside = found[1]
+            scope = metadata.function(inside)
+        if inside and line.endswith("{"):
+            line = f"{line[:-1]}!dbg {scope} {{"
+        elif line.startswith("}"):
+            inside = ""
+        elif inside and _INSTRUCTION.match(line) and not line.endswith("["):  # a switch's first
+            place = known[inside].get(_key(line))
+            line += f", !dbg {metadata.location(scope, place)}"
+        out.append(line)
+    return "\n".join([*out, metadata.text()])

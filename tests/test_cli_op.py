@@ -1,0 +1,209 @@
+"""`nicemu op`, `nicemu allreduce --op FILE.py:NAME` and `nicemu cache`."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+from safetensors.numpy import load_file
+
+from nicemu import Communicator
+from nicemu.cli import main
+from tests.test_cli import BF16, F16, refused, workers
+
+OPS = """
+import math
+import nicemu
+from beside import square
+
+@nicemu.reduce_op(accumulator="float32")
+def l2norm(a, b):
+    return a + b
+
+l2norm.lift(square)
+
+@l2norm.finish
+def _(a):
+    return math.sqrt(a)
+
+@nicemu.reduce_op(element="float16", accumulator=("float32", "float32"))
+def ends(a, b):
+    return min(a[0], b[0]), max(a[1], b[1])
+
+@ends.lift
+def _(x):
+    return x, x
+
+plain = 3
+"""
+
+
+@pytest.fixture(scope="session")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("images")
+
+
+@pytest.fixture(autouse=True)
+def own_cache(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NICEMU_CACHE_DIR", str(cache))
+
+
+@pytest.fixture
+def ops(tmp_path: Path) -> Path:
+    (tmp_path / "beside.py").write_text("def square(x):\n    return x * x\n")
+    path = tmp_path / "ops.py"
+    path.write_text(OPS)
+    return path
+
+
+def nicemu(*arguments: object) -> Result:
+    result = CliRunner().invoke(main, [str(a) for a in arguments])
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    return result
+
+
+# ---- op ------------------------------------------------------------------------------------------
+
+
+def test_cost(ops: Path) -> None:
+    shown = nicemu("op", "cost", f"{ops}:l2norm", "--element", "bf16")
+    assert shown.exit_code == 0 and "57 instructions per packet of 1,024 bytes" in shown.stdout
+    more = ("--vlen", 128, "--payload", 512, "--json", "--preset", "per-hop")
+    told = json.loads(nicemu("op", "cost", f"{ops}:l2norm", "--element", "f16", *more).stdout)
+    assert told["machine"]["vlen"] == 128 and told["entries"]["acc"]["count"] == 256
+    assert told["preset"] == "per-hop" and told["element"] == "float16"
+
+
+def test_check(ops: Path) -> None:
+    shown = nicemu("op", "check", f"{ops}:l2norm", "--element", "f16")
+    assert shown.exit_code == 0 and "65,536 patterns" in shown.stdout
+    told = json.loads(nicemu("op", "check", f"{ops}:ends", "--json").stdout)
+    assert told["ok"] and told["laws"][0]["verdict"] == "yes"
+
+
+def test_check_of_what_must_not_be_used(tmp_path: Path) -> None:
+    """The exit status tells."""
+    path = tmp_path / "forever.py"
+    path.write_text(
+        "import nicemu\n\n@nicemu.reduce_op(element='f32')\ndef forever(a, b):\n"
+        "    while a > -b - 1:\n        a = a * a + 1\n    return a\n"
+    )
+    shown = nicemu("op", "check", f"{path}:forever")
+    assert shown.exit_code == 1 and "not to be used" in shown.stdout
+
+
+def test_disasm(ops: Path) -> None:
+    shown = nicemu("op", "disasm", f"{ops}:l2norm", "--element", "bf16").stdout
+    labels = re.findall(r"^(\w+):$", shown, re.M)
+    assert {"first", "acc", "finish"} <= set(labels)
+    assert "vfmul.vv" in shown and "vfsqrt.v" in shown
+    rows = json.loads(nicemu("op", "disasm", "sum", "--element", "f16", "--json").stdout)
+    assert rows[0]["address"] == 0 and rows[0]["labels"]
+
+
+def test_open_elements_are_asked_for(ops: Path) -> None:
+    for command in ("cost", "check", "disasm"):
+        refused(nicemu("op", command, f"{ops}:l2norm"), "l2norm", "element is open")
+        refused(nicemu("op", command, f"{ops}:l2norm", "--element", "f17"), "f17")
+    refused(nicemu("op", "cost", "sum", "--element", "f16", "--vlen", 100), "vlen 100")
+
+
+# ---- files with ops ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("import nothing_of_that_name\n", ":1: ModuleNotFoundError"),
+        ("\n\nx = (\n", ":3: SyntaxError"),
+        ("\nraise SystemExit(0)\n", ":2: SystemExit: 0"),
+        ("\n1 / 0\n", ":2: ZeroDivisionError"),
+        ("import nicemu\n\nnicemu.reduce_op(lambda a: a)\n", ":3: merge"),
+        ("def f():\n    return f()\nf()\n", ":2: RecursionError"),
+        ("open('/nowhere/at/all')\n", ":1:"),
+        ("mine = 3\n", "is int and no reduce op: define one"),
+        ("\0", "SyntaxError"),
+        ("", "is no reduce op: define one"),
+    ],
+)
+def test_files_that_give_no_op(tmp_path: Path, text: str, said: str) -> None:
+    path = tmp_path / "mine.py"
+    path.write_text(text)
+    refused(nicemu("op", "cost", f"{path}:mine"), "mine.py", said)
+
+
+def test_names_that_are_none(ops: Path) -> None:
+    for name in (f"{ops}:plain", f"{ops}:other", ops, f"{ops}:"):
+        refused(nicemu("op", "cost", name), f"{ops}:l2norm, {ops}:ends")
+    refused(nicemu("op", "cost", ops.parent / "no.py"), "there is no such file")
+    refused(nicemu("op", "cost", f"{ops.parent}:l2norm"), "FILE.py:NAME")
+    refused(nicemu("op", "cost", "mean"), "mean", "sum")
+
+
+# ---- allreduce -----------------------------------------------------------------------------------
+
+
+def test_allreduce_with_an_op_of_ones_own(tmp_path: Path, ops: Path) -> None:
+    paths = workers(tmp_path, F16)
+    output = tmp_path / "out.safetensors"
+    shown = nicemu("allreduce", *paths, "--op", f"{ops}:l2norm", "-o", output)
+    assert shown.stdout.splitlines()[-1] == "bits equal to those of l2norm run on the host: yes"
+    assert "largest error" not in shown.stdout
+    inputs = [load_file(path)["bias"].astype("f8") for path in paths]
+    expected = sum(x * x for x in inputs) ** 0.5
+    assert abs(load_file(output)["bias"].astype("f8") - expected).max() < 2**-9
+
+
+def test_allreduce_with_records(tmp_path: Path, ops: Path) -> None:
+    paths = workers(tmp_path, F16)
+    told = nicemu("allreduce", *paths, "--op", f"{ops}:ends", "--json", "--partials")
+    run = json.loads(told.stdout)["runs"][0]
+    assert run["bits_equal"] and run["reference"] == "host" and run["largest_error_ulp"] is None
+    assert run["partials"][0]["elements"] == run["elements"]
+    output = tmp_path / "out.npz"
+    refused(
+        nicemu("allreduce", *paths, "--op", f"{ops}:ends", "-o", output), "out.npz", "f0:float32"
+    )
+    assert not output.exists()
+
+
+def test_a_wrong_bit_of_an_op_of_ones_own_is_found(
+    tmp_path: Path, ops: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    right = Communicator.allreduce
+
+    def wrong(*args, **kwargs):  # type: ignore[no-untyped-def]
+        result = right(*args, **kwargs)
+        result.values[0].view("u2")[3] ^= 1
+        return result
+
+    monkeypatch.setattr(Communicator, "allreduce", wrong)
+    shown = nicemu("allreduce", *workers(tmp_path, F16), "--op", f"{ops}:l2norm")
+    assert shown.exit_code == 1 and "first difference at bias[3]" in shown.stdout
+    assert shown.stdout.splitlines()[-1].endswith("run on the host: no")
+
+
+def test_allreduce_refuses_elements_of_another_format(tmp_path: Path, ops: Path) -> None:
+    paths = workers(tmp_path, BF16)
+    refused(nicemu("allreduce", *paths, "--op", f"{ops}:ends"), "ends", "is for float16")
+
+
+# ---- cache ---------------------------------------------------------------------------------------
+
+
+def test_cache(tmp_path: Path, ops: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NICEMU_CACHE_DIR", str(tmp_path / "images"))
+    told = json.loads(nicemu("cache", "info", "--json").stdout)
+    assert told == {"directory": str(tmp_path / "images"), "images": 0, "bytes": 0}
+    assert nicemu("cache", "clear").stdout == "0 images removed\n"
+    nicemu("op", "disasm", f"{ops}:l2norm", "--element", "f16")
+    other = tmp_path / "images" / "notes.txt"
+    other.write_text("mine")
+    told = json.loads(nicemu("cache", "info", "--json").stdout)
+    assert told["images"] == 1 and told["bytes"] > 0
+    assert "1 image, " in nicemu("cache", "info").stdout
+    assert nicemu("cache", "clear").stdout == "1 image removed\n"
+    assert [path.name for path in other.parent.iterdir()] == ["notes.txt"]
