@@ -99,7 +99,9 @@ def test_disasm(ops: Path) -> None:
     shown = nicemu("op", "disasm", f"{ops}:l2norm", "--element", "bf16").stdout
     labels = re.findall(r"^(\w+):$", shown, re.M)
     assert {"first", "acc", "finish"} <= set(labels)
-    assert "vfmul.vv" in shown and "vfsqrt.v" in shown
+    assert re.search(r"vfsqrt\.v .* ; ops\.py:14: return math\.sqrt\(a\)$", shown, re.M)
+    assert re.search(r"vfmul\.vv .* ; beside\.py:2: return x \* x$", shown, re.M)  # a helper's
+    assert not re.search(r"vle16\.v .*;", shown)
     rows = json.loads(nicemu("op", "disasm", "sum", "--element", "f16", "--json").stdout)
     assert rows[0]["address"] == 0 and rows[0]["labels"]
 
