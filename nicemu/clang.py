@@ -167,11 +167,11 @@ def compile_c(files: Mapping[str, str], main: str, what: str) -> tuple[str, list
     return data.decode("utf-8", "replace"), said
 
 
-def assemble(source: str, file: str, what: str) -> tuple[bytes, list[Diagnostic]]:
+def assemble(source: str, what: str) -> tuple[bytes, list[Diagnostic]]:
     """An ELF object of assembly, with lines; b"" after an error; and what clang says.
 
     Raises:
         OpError: too large for clang's bounds.
         ImageError: ziglang is not installed.
     """
-    return _run(_ASSEMBLY, {file: source}, file, what)
+    return _run(_ASSEMBLY, {"op.s": source}, "op.s", what)

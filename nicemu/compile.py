@@ -9,26 +9,47 @@ from __future__ import annotations
 import hashlib
 import io
 import linecache
-from collections.abc import Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
 from nicemu import kernels, llvm, scalar
 from nicemu._core import Cores, instructions
-from nicemu.errors import ImageError, OpError
+from nicemu.errors import OpError
 from nicemu.image import ABI_VERSION, Formats, KernelImage, cached
 from nicemu.lines import with_lines
 from nicemu.llvm import installed
 from nicemu.scalar import ScalarFunction
 
-__all__ = ["Source", "compile_image", "kernels_of", "source_lines"]
+__all__ = [
+    "Code",
+    "FunctionSource",
+    "Source",
+    "compile_functions",
+    "compile_image",
+    "decoded",
+    "kernels_of",
+    "linked",
+    "source_lines",
+]
+
+
+@dataclass(frozen=True)
+class Code:
+    """What an image holds besides its formats: see nicemu.image.KernelImage."""
+
+    code: bytes
+    entries: Mapping[str, int]
+    statuses: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 class Source(Protocol):
-    """Where an op's functions come from."""
+    """Where an op's code comes from."""
 
     @property
     def finishes(self) -> bool:
@@ -36,6 +57,20 @@ class Source(Protocol):
 
     def key(self) -> Hashable:
         """All that its functions depend on, hashable, of a stable repr; imports nothing heavy."""
+
+    def code(self, formats: Formats) -> Code:
+        """The code of its image.
+
+        Raises:
+            OpError: it cannot be compiled.
+        """
+
+    def lines(self, formats: Formats, code: bytes) -> Mapping[int, str]:
+        """Offset of an instruction in the image's code -> the line of source it is of."""
+
+
+class FunctionSource(Source, Protocol):
+    """An op that consists of functions over single items."""
 
     def functions(self, formats: Formats, lines: bool = False) -> Mapping[str, ScalarFunction]:
         """merge, and lift and finish where they are no plain conversions.
@@ -49,41 +84,47 @@ class Source(Protocol):
         """
 
 
-def _link(elf: bytes, what: str) -> tuple[bytes, dict[str, int]]:
-    """Code and symbols of an object; refused when it is more than self-contained code."""
+#: where in the source something is, for messages: of an offset in the code, or None
+Place: TypeAlias = Callable[[int | None], str]
+
+
+def linked(elf: bytes, place: Place) -> tuple[bytes, dict[str, int]]:
+    """Code of an object, and the offsets of its symbols.
+
+    Raises:
+        OpError: it is more than code that stands alone.
+    """
     from elftools.elf.elffile import ELFFile
-    from elftools.elf.relocation import RelocationSection
 
     file: Any = ELFFile(io.BytesIO(elf))
     table = file.get_section_by_name(".symtab")
-    missing = [s.name for s in table.iter_symbols() if s["st_shndx"] == "SHN_UNDEF" and s.name]
-    if missing:
-        raise OpError(f"{what}: {scalar.missing(missing[0])}")
-    code = b""
-    offsets: dict[str, int] = {}
+    moved: dict[str, int] = {}
+    if relocations := file.get_section_by_name(".rela.text"):
+        for row in relocations.iter_relocations():
+            moved.setdefault(table.get_symbol(row["r_info_sym"]).name, row["r_offset"])
+    for symbol in table.iter_symbols():
+        if symbol["st_shndx"] == "SHN_UNDEF" and symbol.name:
+            raise OpError(f"{place(moved.get(symbol.name))}: {scalar.missing(symbol.name)}")
     for section in file.iter_sections():
         if section["sh_flags"] & 2 and section["sh_size"] and section.name != ".text":
-            raise OpError(f"{what}: it needs a table in memory: compute the values instead")
-    for index, section in enumerate(file.iter_sections()):
-        if isinstance(section, RelocationSection) and section.num_relocations():
-            first = next(section.iter_relocations())
-            name = table.get_symbol(first["r_info_sym"]).name
-            raise ImageError(f"{what}: its code needs {name or section.name!r} relocated: avoid it")
-        if section.name == ".text":
-            code = section.data()
-            offsets = {
-                s.name: s["st_value"]
-                for s in table.iter_symbols()
-                if s["st_shndx"] == index and s["st_info"]["type"] == "STT_FUNC"
-            }
-    return code, offsets
+            raise OpError(f"{place(None)}: it needs a table in memory: compute the values instead")
+    if moved:
+        name, offset = next(iter(moved.items()))
+        raise OpError(f"{place(offset)}: its code needs {name!r} relocated: avoid it")
+    index = file.get_section_index(".text")
+    offsets = {
+        symbol.name: symbol["st_value"]
+        for symbol in table.iter_symbols()
+        if symbol["st_shndx"] == index and symbol.name and symbol.name[0] not in ".$"
+    }
+    return file.get_section(index).data(), offsets
 
 
-def _instructions(code: bytes, what: str) -> list[tuple[int, str]]:
+def decoded(code: bytes, place: Place) -> list[tuple[int, str]]:
     """Offset and name of every instruction.
 
     Raises:
-        ImageError: the cores do not have one.
+        OpError: the cores do not have one.
     """
     cores, at, found = Cores(), 0, []
     words = np.frombuffer(code + bytes(2), "<u2").astype(np.uint32)
@@ -92,7 +133,10 @@ def _instructions(code: bytes, what: str) -> list[tuple[int, str]]:
     while at < len(rows):
         if rows[at] < 0:
             word = int.from_bytes(code[2 * at : 2 * at + 4], "little")
-            raise ImageError(f"{what}: {word:#010x} at {2 * at:#x} is no instruction of the cores")
+            raise OpError(
+                f"{place(2 * at)}: {word:#010x} at {2 * at:#x} is no instruction of the cores: use "
+                "one that they have"
+            )
         row = table[rows[at]]
         found.append((2 * at, row.name))
         at += row.size // 2
@@ -104,10 +148,10 @@ _SPILLS = {"vs1r.v", "vs2r.v", "vs4r.v", "vs8r.v"}
 MOST_HALVINGS = 3  # LMUL 8 to 1
 
 
-def _spilling(code: bytes, offsets: Mapping[str, int], what: str) -> set[str]:
+def _spilling(code: bytes, offsets: Mapping[str, int], place: Place) -> set[str]:
     """Functions that keep vectors in memory for want of registers."""
     starts = sorted((at, name) for name, at in offsets.items())
-    spills = [at for at, name in _instructions(code, what) if name in _SPILLS]
+    spills = [at for at, name in decoded(code, place) if name in _SPILLS]
     return {max(s for s in starts if s[0] <= at)[1] for at in spills}
 
 
@@ -125,7 +169,7 @@ def _compiler() -> str:
 
 
 def kernels_of(
-    name: str, source: Source, formats: Formats
+    name: str, source: FunctionSource, formats: Formats
 ) -> tuple[scalar.ScalarOp, str, dict[str, str]]:
     """The IR of an op: its functions, the kernels around them, and the symbol of each entry.
 
@@ -137,31 +181,44 @@ def kernels_of(
     return (op, *kernels.kernels(op, formats, {}))
 
 
+def compile_functions(name: str, source: FunctionSource, formats: Formats) -> Code:
+    """The code of an op that consists of functions.
+
+    Raises:
+        OpError: the op cannot be compiled.
+        ImageError: llvmlite or numba is missing.
+    """
+    op, text, symbols = kernels_of(name, source, formats)
+    halvings: dict[str, int] = {}
+    while True:
+        elf = llvm.emit([op.ir, text], set(symbols.values()), name)
+        code, offsets = linked(elf, lambda offset: name)
+        spilling = _spilling(code, offsets, lambda offset: name)
+        left = {symbol for symbol in spilling if halvings.get(symbol, 0) < MOST_HALVINGS}
+        if not left:
+            break
+        halvings |= {symbol: halvings.get(symbol, 0) + 1 for symbol in left}
+        text, symbols = kernels.kernels(op, formats, halvings)
+    entries = {entry: offsets[symbol] for entry, symbol in symbols.items()}
+    return Code(code, entries, op.statuses, op.notes)
+
+
 def compile_image(name: str, source: Source, formats: Formats, preset: str) -> KernelImage:
     """The kernel image of an op, from the cache or newly built.
 
     Args:
         name: of the op.
-        source: its functions.
+        source: its code.
         formats: what it is made for.
         preset: what the formats are called.
 
     Raises:
         OpError: the op cannot be compiled.
-        ImageError: llvmlite or numba is missing, or LLVM's code is not self-contained.
+        ImageError: a tool that compiles is missing, or its code does not fit.
     """
 
     def build() -> KernelImage:
-        op, text, symbols = kernels_of(name, source, formats)
-        halvings: dict[str, int] = {}
-        while True:
-            code, offsets = _link(llvm.emit([op.ir, text], set(symbols.values()), name), name)
-            spilling = _spilling(code, offsets, name)
-            left = {symbol for symbol in spilling if halvings.get(symbol, 0) < MOST_HALVINGS}
-            if not left:
-                break
-            halvings |= {symbol: halvings.get(symbol, 0) + 1 for symbol in left}
-            text, symbols = kernels.kernels(op, formats, halvings)
+        made = source.code(formats)
         return KernelImage(
             op=name,
             preset=preset,
@@ -169,10 +226,10 @@ def compile_image(name: str, source: Source, formats: Formats, preset: str) -> K
             accumulator=str(formats.accumulator),
             partial=str(formats.partial),
             result=str(formats.result),
-            code=code,
-            entries={entry: offsets[symbol] for entry, symbol in symbols.items()},
-            statuses=op.statuses,
-            notes=op.notes,
+            code=made.code,
+            entries=made.entries,
+            statuses=made.statuses,
+            notes=made.notes,
         )
 
     recipe = (ABI_VERSION, _compiler(), llvm.RECIPE, name, preset, str(formats), source.key())
@@ -180,7 +237,9 @@ def compile_image(name: str, source: Source, formats: Formats, preset: str) -> K
     return cached(f"{name}-{preset}-{digest[:32]}", build)
 
 
-def source_lines(name: str, source: Source, formats: Formats, code: bytes) -> dict[int, str]:
+def source_lines(
+    name: str, source: FunctionSource, formats: Formats, code: bytes
+) -> dict[int, str]:
     """Offset of an instruction in an image -> the line of source it is of: ``file.py:7: return x``.
 
     Args:

@@ -14,7 +14,7 @@ from string import ascii_lowercase
 
 import numpy as np
 
-from nicemu.compile import Source, kernels_of
+from nicemu.compile import FunctionSource, kernels_of
 from nicemu.dtypes import Format, Item, format_of
 from nicemu.errors import ArgumentError, StatusError
 from nicemu.image import LEAVING, Context, Formats
@@ -55,7 +55,7 @@ class HostKernels:
         reads: fields of the context that they use.
     """
 
-    def __init__(self, name: str, source: Source, formats: Formats) -> None:
+    def __init__(self, name: str, source: FunctionSource, formats: Formats) -> None:
         """Compile them.
 
         Args:

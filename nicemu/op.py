@@ -16,7 +16,13 @@ from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
-from nicemu.compile import Source, compile_image, source_lines
+from nicemu.compile import (
+    Code,
+    FunctionSource,
+    compile_functions,
+    compile_image,
+    source_lines,
+)
 from nicemu.dtypes import Format, Item, ItemSpec, format_of, item_of
 from nicemu.errors import ArgumentError, ImageError, OpError
 from nicemu.files import refuse
@@ -85,6 +91,14 @@ class _PythonSource:
         functions = sorted(self.functions_.items())
         return ("python", tuple((step, fingerprint(function)) for step, function in functions))
 
+    def code(self, formats: Formats) -> Code:
+        """See compile.Source."""
+        return compile_functions(self.name, self, formats)
+
+    def lines(self, formats: Formats, code: bytes) -> Mapping[int, str]:
+        """See compile.Source."""
+        return source_lines(self.name, self, formats, code)
+
     def functions(self, formats: Formats, lines: bool = False) -> Mapping[str, ScalarFunction]:
         """See compile.Source."""
         try:
@@ -124,11 +138,47 @@ class _CSource:
 
         return ("c", RECIPE, self.text, self.file)
 
+    def code(self, formats: Formats) -> Code:
+        """See compile.Source."""
+        return compile_functions(self.name, self, formats)
+
+    def lines(self, formats: Formats, code: bytes) -> Mapping[int, str]:
+        """See compile.Source."""
+        return source_lines(self.name, self, formats, code)
+
     def functions(self, formats: Formats, lines: bool = False) -> Mapping[str, ScalarFunction]:
         """See compile.Source; its instructions do not say which lines they are of."""
         from nicemu.c_ir import compile_source
 
         return compile_source(self.text, self.file, formats, self.name)
+
+
+@dataclass(frozen=True)
+class _AssemblySource:
+    """A text in assembly, for formats that do not change."""
+
+    name: str
+    text: str
+    file: str
+    finishes: bool = False
+
+    def key(self) -> Hashable:
+        """See compile.Source."""
+        from nicemu.clang import RECIPE
+
+        return ("assembly", RECIPE, self.text, self.file)
+
+    def code(self, formats: Formats) -> Code:
+        """See compile.Source."""
+        from nicemu.assembly import assemble
+
+        return assemble(self.text, self.file, self.name)
+
+    def lines(self, formats: Formats, code: bytes) -> Mapping[int, str]:
+        """See compile.Source."""
+        from nicemu.assembly import lines
+
+        return lines(self.text, self.file, self.name)
 
 
 # ---- the op --------------------------------------------------------------------------------------
@@ -162,7 +212,7 @@ class ReduceOp:
     def __init__(
         self,
         name: str,
-        source: Source,
+        source: FunctionSource | _AssemblySource,
         *,
         element: str | np.dtype | type | Format | None = None,
         accumulator: ItemSpec | None = None,
@@ -174,7 +224,7 @@ class ReduceOp:
         self.name = name
         self.element = None if element is None else _format(element)
         self.preset = preset
-        self._source = source
+        self._source: FunctionSource | _AssemblySource = source
         self._types = {"accumulator": accumulator, "partial": partial, "result": result}
         self._images: dict[object, KernelImage] = {}
         for spec in self._types.values():
@@ -231,6 +281,10 @@ class ReduceOp:
             raise ArgumentError(f"op {self.name}: element is open: name it, such as 'bfloat16'")
         if self.element is not None and row != self.element:
             raise ArgumentError(f"op {self.name}: is for {self.element.name}, not {row.name}")
+        if isinstance(self._source, _AssemblySource) and preset not in (None, self.preset):
+            raise ArgumentError(
+                f"op {self.name}: its assembly is for preset {self.preset!r}, not {preset!r}"
+            )
         usual = preset_formats(row, preset or self.preset)
         said = {
             name: None if spec is None else _resolved(spec, row)
@@ -267,6 +321,11 @@ class ReduceOp:
             self._images[key] = made
         return self._images[key]
 
+    def _functions(self) -> FunctionSource:
+        if isinstance(self._source, _AssemblySource):
+            raise OpError(f"{self.name}: is assembly, which only a core runs: use Nic.handle")
+        return self._source
+
     # ---- what its author wants to know -------------------------------------------------------
 
     def reference(
@@ -297,7 +356,7 @@ class ReduceOp:
         from nicemu.host import HostKernels
 
         element = streams[0].dtype if len(streams) else None
-        host = HostKernels(self.name, self._source, self.formats(element, preset))
+        host = HostKernels(self.name, self._functions(), self.formats(element, preset))
         return host.reduce(streams, order=order, context=context)
 
     def check(
@@ -326,7 +385,7 @@ class ReduceOp:
         from nicemu.check import check
         from nicemu.host import HostKernels
 
-        host = HostKernels(self.name, self._source, self.formats(element, preset))
+        host = HostKernels(self.name, self._functions(), self.formats(element, preset))
         return check(self.image(element, preset), host, machine, seed)
 
     def disasm(
@@ -346,7 +405,7 @@ class ReduceOp:
         from nicemu.listing import listing
 
         image = self.image(element, preset)
-        lines = source_lines(self.name, self._source, self.formats(element, preset), image.code)
+        lines = self._source.lines(self.formats(element, preset), image.code)
         return listing(image.code, image.labels, sources=lines)
 
     def cost(
@@ -396,7 +455,7 @@ class _Maker:
 
     It is applied in the order of children, and neither assumed to be commutative nor associative.
     The functions of an op may take the context as a last argument: see :class:`nicemu.Context`.
-    Ops in C are made by ``reduce_op.c(source)``.
+    Ops in C and assembly are made by :meth:`c` and :meth:`asm`.
 
     Args:
         merge: the function, where the decorator is used without arguments.
@@ -501,6 +560,42 @@ class _Maker:
         return ReduceOp(
             called,
             _CSource(called, text, file or f"{called}.c"),
+            element=element,
+            accumulator=accumulator,
+            partial=partial,
+            result=result,
+            preset=preset,
+        )
+
+    def asm(
+        self,
+        source: str | Path,
+        *,
+        element: str | np.dtype | type | Format,
+        name: str | None = None,
+        accumulator: ItemSpec | None = None,
+        partial: ItemSpec | None = None,
+        result: ItemSpec | None = None,
+        preset: str = "wide",
+    ) -> ReduceOp:
+        """An op whose image consists of entries in assembly.
+
+        Args:
+            source: RISC-V assembly with the entries' labels, or the path of a file of it:
+                guide/images.md says what each entry is called with.
+            element: format of the workers' elements.
+            name: of the op; None: the file's without its suffix, or "asm".
+            accumulator, partial, result, preset: as for C; the code is for these formats only.
+
+        Raises:
+            ArgumentError: an unknown format or preset.
+            FileFormatError: the file cannot be read.
+        """
+        text, file = _read(source)
+        called = name or (Path(file).stem if file else "asm")
+        return ReduceOp(
+            called,
+            _AssemblySource(called, text, file or f"{called}.s"),
             element=element,
             accumulator=accumulator,
             partial=partial,

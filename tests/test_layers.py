@@ -34,7 +34,7 @@ LEVELS: tuple[tuple[str, ...], ...] = (
     ("scalar",),
     ("kernels", "c_ir", "python_ir"),
     ("compile", "samples"),
-    ("host", "bounds"),
+    ("host", "bounds", "assembly"),
     ("partials", "nic", "bare"),
     ("cost", "check", "listing"),
     ("op",),
@@ -61,7 +61,7 @@ LEVEL = {name: i for i, names in enumerate(LEVELS) for name in names}
 #: Installed packages -> the only modules that may import them (numpy: any).
 OUTSIDE = {
     "click": {"cli", "commands.console", *(f"commands.{name}" for name in COMMANDS)},
-    "elftools": {"compile"},
+    "elftools": {"assembly", "compile"},
     "llvmlite": {"llvm", "python_ir"},
     "numba": {"python_ir"},
     "ml_dtypes": {"dtypes"},

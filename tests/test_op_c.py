@@ -212,6 +212,16 @@ def test_doubles_are_reported() -> None:
     assert reduce_op.c(SUM).image("float32").notes == ()
 
 
+def test_check_cost_disasm_and_reference() -> None:
+    c, python = reduce_op.c(NORM, name="norm"), python_norm()
+    assert c.check(element="bfloat16").ok
+    costs = [op.cost(element="bfloat16").instructions_per_packet for op in (c, python)]
+    assert costs[0] == costs[1]
+    assert "fsqrt" in str(c.disasm(element="bfloat16"))
+    x = np.float16([[3], [4]])
+    assert c.reference(list(x)).tolist() == [5]
+
+
 # ---- what is refused -----------------------------------------------------------------------------
 BODY = "float merge(float a, float b) {{ {} return a + b; }}"
 REFUSED: dict[str, tuple[str, str]] = {
