@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from nicemu import FaultError, ImageError, KernelImage, Nic, kernel
+from nicemu import FaultError, ImageError, KernelImage, Nic, StatusError, kernel
 from nicemu._core import (
     BUDGET,
     FAULT,
@@ -413,7 +413,7 @@ def test_mutated_code_on_the_device() -> None:
         nic.load(damaged)
         try:
             nic.reduce(stream, payload=32)
-        except (FaultError, ImageError) as error:
+        except (FaultError, StatusError) as error:
             assert "\n" not in str(error)
             faults += 1
         nic.load(good)
