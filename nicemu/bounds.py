@@ -7,13 +7,12 @@ and the stack, each to the byte; and what is said of an access elsewhere.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from string import digits
 
 import numpy as np
 
 from nicemu._core import RETURN, Cores, R, Stop, W, X
 from nicemu.errors import Fault
-from nicemu.image import Context, KernelImage
+from nicemu.image import Context, KernelImage, split_entry
 from nicemu.machine import Machine
 from nicemu.samples import ordinary
 
@@ -73,9 +72,9 @@ def bounds(image: KernelImage, machine: Machine) -> Bounds:
             accumulator = np.zeros(count * formats.accumulator.size, np.uint8)
             partial = np.zeros(count * formats.partial.size, np.uint8)
         for entry in image.entries:
-            stem = entry.rstrip(digits)
+            stem, fan_in = split_entry(entry)
             given = {"first": payload, "acc": payload, "load": partial, "merge": partial}
-            payloads = [given[stem]] * int(entry[len(stem) :] or 1) if stem in given else []
+            payloads = [given[stem]] * fan_in if fan_in else []
             try:
                 run.call(entry, payloads, accumulator)
             except _Faulted as fault:

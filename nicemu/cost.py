@@ -8,14 +8,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from operator import index
-from string import digits
 from typing import Any
 
 import numpy as np
 
 from nicemu._core import class_names
 from nicemu.errors import ArgumentError, OpError
-from nicemu.image import FAN_INS, LEAVING, REDUCING, Formats, KernelImage
+from nicemu.image import FAN_INS, LEAVING, REDUCING, Formats, KernelImage, split_entry
 from nicemu.machine import Machine
 from nicemu.nic import Nic
 from nicemu.samples import ordinary
@@ -172,15 +171,14 @@ def cost(image: KernelImage, machine: str | Machine, payload: int) -> Cost:
 def _counted(nic: Nic, entry: str, payload: int) -> EntryCost:
     """One call of an entry on a full packet."""
     formats = nic.image.formats
-    stem = entry.rstrip(digits)
-    payloads = int(entry[len(stem) :] or 1)
+    stem, payloads = split_entry(entry)
     takes = {
         "first": formats.element, "acc": formats.element,
         "load": formats.partial, "merge": formats.partial,
         "emit": formats.partial, "finish": formats.result,
     }[stem]  # fmt: skip
     count = payload // takes.size
-    given = [] if stem in LEAVING else [_packet(nic, formats, stem, count)] * payloads
+    given = [_packet(nic, formats, stem, count)] * payloads if payloads else []
     if stem not in ("first", "load"):
         _handled(nic, "first", [_elements(formats, count)])
     nic.clear_counters()
@@ -188,7 +186,7 @@ def _counted(nic: Nic, entry: str, payload: int) -> EntryCost:
     found = nic.counters(0)
     return EntryCost(
         entry=entry,
-        payloads=payloads,
+        payloads=max(payloads, 1),  # what leaves counts as one
         count=count,
         instructions=found.instructions,
         elements=found.elements,

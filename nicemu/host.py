@@ -10,14 +10,13 @@ import ctypes
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from string import ascii_lowercase
 
 import numpy as np
 
 from nicemu.compile import FunctionSource, kernels_of
 from nicemu.dtypes import Format, Item, format_of
 from nicemu.errors import ArgumentError, StatusError
-from nicemu.image import LEAVING, Context, Formats
+from nicemu.image import LEAVING, Context, Formats, split_entry
 from nicemu.llvm import on_host
 from nicemu.order import Order, leaves
 
@@ -100,14 +99,14 @@ class HostKernels:
         if entry not in self._functions:
             raise ArgumentError(f"entry {entry!r} is not there: use {', '.join(self.entries)}")
         formats = self.formats
-        wanted = 0 if entry in LEAVING else int(entry.lstrip(ascii_lowercase) or 1)
+        name, wanted = split_entry(entry)
         if len(payloads) != wanted:
             raise ArgumentError(f"entry {entry!r} with {len(payloads)} payloads: it takes {wanted}")
         if count is None:
             if accumulator is None and not payloads:
                 raise ArgumentError("count is not given: pass count, payloads or accumulator")
             count = len(payloads[0] if accumulator is None else accumulator)
-        payload = formats.partial if entry.startswith(("load", "merge")) else formats.element
+        payload = formats.partial if name in ("load", "merge") else formats.element
         if accumulator is None:
             accumulator = np.zeros(count, formats.accumulator.dtype)
         acc = _packed(accumulator, formats.accumulator, count)

@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from pathlib import Path
+from string import digits
 from types import MappingProxyType
 
 from nicemu.dtypes import Format, Item, format_of, item_of
@@ -39,6 +40,7 @@ __all__ = [
     "cached",
     "cached_files",
     "preset_formats",
+    "split_entry",
 ]
 
 ABI_VERSION = 1
@@ -50,6 +52,14 @@ FAN_INS: tuple[int, ...] = (2, 4, 8)
 REDUCING: tuple[str, ...] = ("first", "load", "acc", "merge")
 #: entry that writes a result -> which of an image's Formats that has
 LEAVING: dict[str, str] = {"emit": "partial", "finish": "result"}
+
+
+def split_entry(entry: str) -> tuple[str, int]:
+    """Without fan-in, and of how many payloads: "acc4" is ("acc", 4), "emit" is ("emit", 0)."""
+    name = entry.rstrip(digits)
+    return name, 0 if name in LEAVING else int(entry[len(name) :] or 1)
+
+
 ENTRIES: tuple[str, ...] = REQUIRED + tuple(f"{e}{k}" for e in REDUCING for k in FAN_INS)
 
 # ---- context block -----------------------------------------------------------------------------

@@ -25,7 +25,6 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import wraps
 from operator import index
-from string import ascii_lowercase
 from threading import RLock
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
@@ -45,6 +44,7 @@ from nicemu.image import (
     REQUIRED,
     Context,
     KernelImage,
+    split_entry,
 )
 from nicemu.isa import extensions
 from nicemu.machine import Machine
@@ -426,7 +426,7 @@ class Nic:
                 f"entry {entry!r} is not in the image: use {', '.join(image.entries)}"
             )
         formats = image.formats
-        wanted = 0 if entry in LEAVING else int(entry.lstrip(ascii_lowercase) or 1)
+        name, wanted = split_entry(entry)
         if len(payloads) != wanted:
             raise ArgumentError(f"entry {entry!r} with {len(payloads)} payloads: it takes {wanted}")
         if count is None:
@@ -435,7 +435,7 @@ class Nic:
                 raise ArgumentError("count is not given: pass count, payloads or accumulator")
             count = _array(first, "a payload or accumulator").size
         scratch, arguments, stack = self._bases(self._checked(core))
-        payload = formats.partial if entry.startswith(("load", "merge")) else formats.element
+        payload = formats.partial if name in ("load", "merge") else formats.element
         layout = self._layout(index(count), image, wanted, payload)
         if accumulator is not None:
             self._put(scratch, accumulator, formats.accumulator, count, core)

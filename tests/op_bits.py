@@ -24,7 +24,7 @@ from nicemu import Machine, Nic, ReduceOp
 from nicemu.builtin import BUILTINS, builtin, premul_sum
 from nicemu.dtypes import FORMATS, Format, Item, format_of
 from nicemu.host import HostKernels, canonical
-from nicemu.image import LEAVING, PRESETS, Context, KernelImage
+from nicemu.image import LEAVING, PRESETS, Context, KernelImage, split_entry
 from nicemu.reference.entries import EXACT, Call, Entries
 from tests.harts import simd_paths
 
@@ -198,9 +198,9 @@ def differences(
     told = {name: value for name, value in asdict(CONTEXT).items() if name != "group"}
     assert set(host.entries) == set(image.entries)
     for entry in image.entries:
-        fan_in = 0 if entry in LEAVING else int(entry.lstrip("abcdefghijklmnopqrstuvwxyz") or 1)
-        source = formats.partial if entry.startswith(("load", "merge")) else formats.element
-        fresh = entry.startswith(("first", "load"))
+        name, fan_in = split_entry(entry)
+        source = formats.partial if name in ("load", "merge") else formats.element
+        fresh = name in ("first", "load")
         count = max(len(patterns(row)) for row in source.formats + formats.accumulator.formats)
         given = [payloads(source, j, count) for j in range(fan_in)]
         for turn in range(1 if fresh else min(most_turns, turns(image))):
