@@ -103,17 +103,25 @@ def _prepared(llvm: Any, machine: Any, texts: Iterable[str], keep: Iterable[str]
     return module
 
 
+def _for_cores(
+    texts: Iterable[str], keep: Iterable[str], what: str, settings: dict[str, bool]
+) -> tuple[Any, Any]:
+    """The module that texts are together, after the passes, and its machine."""
+    llvm = _llvm()
+    machine = _cores(llvm)
+    module = _prepared(llvm, machine, texts, keep, what)
+    _run(llvm, module, machine, settings)
+    return module, machine
+
+
 def optimise(texts: Iterable[str], keep: Iterable[str], what: str) -> str:
     """Modules linked, inlined into the functions to keep, and simplified; no vectors.
 
     Raises:
         ImageError: a module is not valid IR.
     """
-    llvm = _llvm()
     with _LOCK:
-        machine = _cores(llvm)
-        module = _prepared(llvm, machine, texts, keep, what)
-        _run(llvm, module, machine, SCALAR)
+        module, _ = _for_cores(texts, keep, what, SCALAR)
         return str(module)
 
 
@@ -123,11 +131,8 @@ def emit(texts: Iterable[str], keep: Iterable[str], what: str) -> bytes:
     Raises:
         ImageError: a module is not valid IR.
     """
-    llvm = _llvm()
     with _LOCK:
-        machine = _cores(llvm)
-        module = _prepared(llvm, machine, texts, keep, what)
-        _run(llvm, module, machine, KERNEL)
+        module, machine = _for_cores(texts, keep, what, KERNEL)
         return bytes(machine.emit_object(module))
 
 

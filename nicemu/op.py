@@ -12,7 +12,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import FunctionType
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, Protocol, overload
 
 import numpy as np
 
@@ -74,8 +74,24 @@ def _checked(step: str, function: object) -> FunctionType:
     return function
 
 
+class _Named(FunctionSource, Protocol):
+    name: str
+
+
+class _Functions:
+    """What sources of functions share: from functions to code it is the same way."""
+
+    def code(self: _Named, formats: Formats) -> Code:
+        """See compile.Source."""
+        return compile_functions(self.name, self, formats)
+
+    def lines(self: _Named, formats: Formats, code: bytes) -> Mapping[int, str]:
+        """See compile.Source."""
+        return source_lines(self.name, self, formats, code)
+
+
 @dataclass
-class _PythonSource:
+class _PythonSource(_Functions):
     """The functions of an op in Python."""
 
     name: str
@@ -90,14 +106,6 @@ class _PythonSource:
         """See compile.Source."""
         functions = sorted(self.functions_.items())
         return ("python", tuple((step, fingerprint(function)) for step, function in functions))
-
-    def code(self, formats: Formats) -> Code:
-        """See compile.Source."""
-        return compile_functions(self.name, self, formats)
-
-    def lines(self, formats: Formats, code: bytes) -> Mapping[int, str]:
-        """See compile.Source."""
-        return source_lines(self.name, self, formats, code)
 
     def functions(self, formats: Formats, lines: bool = False) -> Mapping[str, ScalarFunction]:
         """See compile.Source."""
@@ -124,7 +132,7 @@ class _PythonSource:
 
 
 @dataclass(frozen=True)
-class _CSource:
+class _CSource(_Functions):
     """A text in C."""
 
     name: str
@@ -137,14 +145,6 @@ class _CSource:
         from nicemu.clang import RECIPE
 
         return ("c", RECIPE, self.text, self.file)
-
-    def code(self, formats: Formats) -> Code:
-        """See compile.Source."""
-        return compile_functions(self.name, self, formats)
-
-    def lines(self, formats: Formats, code: bytes) -> Mapping[int, str]:
-        """See compile.Source."""
-        return source_lines(self.name, self, formats, code)
 
     def functions(self, formats: Formats, lines: bool = False) -> Mapping[str, ScalarFunction]:
         """See compile.Source; its instructions do not say which lines they are of."""
