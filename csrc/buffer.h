@@ -38,7 +38,7 @@ static inline struct buffer *buffer_take(struct buffers *pool, u32 job)
     pool->free = b->next;
     pool->n_free--;
     b->references = 1;
-    if (b->job != job || job == NO_JOB)
+    if (b->job != job)
         memset(b->bytes, 0, pool->size);
     b->job = job;
     return b;
