@@ -30,6 +30,8 @@ KERNEL = {"loop_vectorization": True, "slp_vectorization": False, "loop_unrollin
 # constants are built by instructions, not loaded: an image has no data.  Only the RISC-V back end
 # knows these options, so the user's numba does not see them.
 OPTIONS = ("-riscv-lower-fpimm-cost=16", "-riscv-max-build-ints-cost=16")
+# x86 instructions that narrow float32 to bfloat16 and take subnormal numbers for zero
+FLUSHING = ("avx512bf16", "avxneconvert")
 _LOCK = threading.Lock()  # llvmlite parses into one context that all threads share
 
 
@@ -148,8 +150,10 @@ def on_host(texts: Iterable[str], keep: Iterable[str], what: str) -> tuple[Any, 
     llvm = _llvm()
     kept = list(keep)
     with _LOCK:
+        features = llvm.get_host_cpu_features()
+        features.update({name: False for name in FLUSHING if name in features})
         machine = llvm.Target.from_triple(llvm.get_process_triple()).create_target_machine(
-            cpu=llvm.get_host_cpu_name(), features=llvm.get_host_cpu_features().flatten(),
+            cpu=llvm.get_host_cpu_name(), features=features.flatten(),
             opt=2, reloc="pic", codemodel="jitdefault", jit=True,
         )  # fmt: skip
         module = _prepared(llvm, machine, texts, kept, what)
