@@ -362,6 +362,6 @@ def defined(text: str) -> str:
 
     text = re.sub(r"^target .*$", "", text, flags=re.M)
     text = re.sub(r"fpto([su])i (float|double) (\S+) to (i\d+)", saturated, text)
-    text = re.sub(r"(?<== )(shl|[la]shr|[su]div|[su]rem)(?: nuw| nsw| exact)* (i\d+) (\S+), (\S+)",
-                  called, text)  # fmt: skip
+    operation = r"(?<== )(shl|[la]shr|[su]div|[su]rem)(?: nuw| nsw| exact)* (i\d+) "
+    text = re.sub(operation + r"(\S+), ([^\s,]+)", called, text)  # a line's number may follow
     return "\n".join([text, *sorted(declared)])

@@ -21,8 +21,8 @@ def bits(x: np.floating[Any]) -> np.unsignedinteger[Any]:
 def from_bits(u: np.unsignedinteger[Any]) -> np.floating[Any]:
     """The float with the bits of an integer.
 
-    In an op it is a float32, or float64 where the op computes in that; here it is of the width of a
-    uint32 or uint64.
+    Of a uint32 it is a float32, of a uint64 a float64.  In an op that computes in float32, other
+    integers give a float32, too, of their low 32 bits.
     """
     value: np.floating[Any] = u.view(np.dtype(f"f{u.itemsize}"))
     return value

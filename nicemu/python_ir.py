@@ -125,7 +125,8 @@ class Conversion:
 
 @dataclass(frozen=True, eq=False)
 class Reinterpretation:
-    """A float's bits as an unsigned integer; or back, to the float that the op computes in."""
+    """A float's bits as an unsigned integer; or back: of 32 bits to a float32, of any other integer
+    to the float that the op computes in."""
 
     python: tuple[Callable[..., Any], ...]
     back: bool
@@ -224,7 +225,7 @@ def _declare_reinterpretation(row: Reinterpretation) -> None:
         if len(args) != 1:
             return None
         if row.back and isinstance(args[0], types.Integer):
-            real = context.unit.real
+            real = types.float32 if args[0].bitwidth == 32 else context.unit.real
             return signature(real, getattr(types, f"uint{real.bitwidth}"))
         if not row.back and isinstance(args[0], types.Float):
             return signature(getattr(types, f"uint{args[0].bitwidth}"), args[0])

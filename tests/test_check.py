@@ -132,15 +132,16 @@ def test_cost_is_shown(l2norm: ReduceOp) -> None:
 # ---- reference -----------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("element", ["float16", "bfloat16"])
 @pytest.mark.parametrize("preset", ["wide", "per-hop", "per-add"])
 @pytest.mark.parametrize("name", ["sum", "avg", "max"])
-def test_reference_gives_the_cores_bits(name: str, preset: str) -> None:
+def test_reference_gives_the_cores_bits(name: str, preset: str, element: str) -> None:
     """Random patterns, NaNs and infinities among them, on one device and in a tree."""
-    op, row = builtin(name, "float16"), format_of("float16")
+    op, row = builtin(name, element), format_of(element)
     rng = np.random.default_rng(7)
     streams = [rng.integers(0, 1 << 16, 3000).astype(np.uint16).view(row.dtype) for _ in range(4)]
     nic = Nic()
-    nic.load(op.image("float16", preset))
+    nic.load(op.image(element, preset))
     flat = op.reference(streams, preset=preset)
     assert nic.reduce(streams).values.tobytes() == flat.tobytes()
     world = nicemu.Communicator(nicemu.Fabric(4, "tree(2)"))

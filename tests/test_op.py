@@ -390,6 +390,9 @@ def test_bits() -> None:
     seen = lifted(lambda x: bits(x), "f32", "i64").image()
     assert reduced(seen, [nans]).tolist() == [0x7FC00000] * 2
     assert from_bits(bits(x[0])) == x[0]
+    # 32 bits are a float32, whatever the op computes in: constants beside integers are float64
+    power = lifted(lambda x: from_bits(np.uint32((x + 127) << 23)) * 0.5, "i32", "f64")
+    assert reduced(power.image(), [np.arange(3, dtype=np.int32)]).tolist() == [0.5, 1, 2]
 
 
 # ---- the context ---------------------------------------------------------------------------------
@@ -589,6 +592,17 @@ def test_what_a_function_reads_is_read_anew(monkeypatch: pytest.MonkeyPatch) -> 
     assert reduced(scaled.image(), x)[0] == 15
     step = 2.0
     assert reduced(scaled.image(), x)[0] == 16
+
+
+def test_disasm_of_shifts_and_divisions() -> None:
+    """Functions take their place; the line stays beside."""
+
+    def merge(a: Any, b: Any) -> Any:
+        return (a << 3) // (b >> 1)
+
+    op = reduce_op(merge, element="i32")  # type: ignore[call-overload]
+    line = merge.__code__.co_firstlineno + 1
+    assert re.search(rf"vdiv\S* .* ; test_op.py:{line}: return", str(op.disasm()))
 
 
 # ---- the built-in ops ----------------------------------------------------------------------------
