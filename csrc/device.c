@@ -228,35 +228,63 @@ static u32 trailing_ones(u64 bits)
     return ~bits ? (u32)__builtin_ctzll(~bits) : 64;
 }
 
+/* k children from `child` on, whose payloads are parked. */
+struct gathering {
+    u32 child, k;
+    struct payload payloads[NICEMU_MAX_FAN_IN];
+};
+
+static const nicemu_kind *kind_of(const struct work *w, u32 child)
+{
+    bool partials = w->member->devices >> child & 1;
+    return &w->turn->exchange->what.kinds[partials ? NICEMU_PARTIALS : NICEMU_ELEMENTS];
+}
+
+static u32 park_slot(const struct member *m, u32 child)
+{
+    return m->group->arrival ? 0 : child;
+}
+
+/* The call of an entry that takes their payloads. */
+static struct call gather(struct work *w, u64 pc, struct gathering *g)
+{
+    const struct member *m = w->member;
+    u32 slot = park_slot(m, g->child), merged = w->kept->merged;
+    for (u32 i = 0; i < g->k; i++) {
+        merged += m->child[g->child + i].workers;
+        g->payloads[i] = w->lane->parked[slot + i].payload;
+    }
+    put_context(w, m->child[g->child].first, g->child, merged);
+    return (struct call){.pc = pc, .slot = slot, .k = g->k, .payloads = g->payloads};
+}
+
+/* The call has been made. */
+static void gathered(struct work *w, const struct gathering *g)
+{
+    const struct member *m = w->member;
+    u32 slot = park_slot(m, g->child);
+    for (u32 i = 0; i < g->k; i++) {
+        park(&w->lane->parked[slot + i], NULL, 0, NULL);
+        w->kept->merged += m->child[g->child + i].workers;
+    }
+    m->device->counters.merged[w->lane->station.hart->id] += g->k;
+    w->version->merged |= ((1ull << g->k) - 1) << g->child;
+}
+
 /* Merge the first of the children in `ready` and those after it that one call can take. */
 static bool merge_next(struct work *w, u64 ready, u32 most)
 {
     const struct member *m = w->member;
-    const nicemu_exchange *e = &w->turn->exchange->what;
-    u32 child = (u32)__builtin_ctzll(ready);
-    bool partials = m->devices >> child & 1, begun = w->version->merged != 0;
-    const nicemu_kind *kind = &e->kinds[partials ? NICEMU_PARTIALS : NICEMU_ELEMENTS];
-    const u64 *entries = begun ? kind->more : kind->fresh;
-    u64 alike = partials ? m->devices : ~m->devices;
-    u32 run = trailing_ones((ready & alike) >> child);
-    u32 k = widest(entries, run < most ? run : most);
-    u32 merged = w->kept->merged;
-    for (u32 i = 0; i < k; i++)
-        merged += m->child[child + i].workers;
-    put_context(w, m->child[child].first, child, merged);
-    struct call call = {.pc = entries[k], .slot = m->group->arrival ? 0 : child, .k = k};
-    struct parked *parked = w->lane->parked + call.slot;
-    struct payload payloads[NICEMU_MAX_FAN_IN];
-    for (u32 i = 0; i < k; i++)
-        payloads[i] = parked[i].payload;
-    call.payloads = payloads;
+    struct gathering g = {.child = (u32)__builtin_ctzll(ready)};
+    const nicemu_kind *kind = kind_of(w, g.child);
+    const u64 *entries = w->version->merged ? kind->more : kind->fresh;
+    u64 alike = m->devices >> g.child & 1 ? m->devices : ~m->devices;
+    u32 run = trailing_ones((ready & alike) >> g.child);
+    g.k = widest(entries, run < most ? run : most);
+    struct call call = gather(w, entries[g.k], &g);
     if (!invoke(w, &call))
         return false;
-    for (u32 i = 0; i < k; i++)
-        park(&parked[i], NULL, 0, NULL);
-    m->device->counters.merged[w->lane->station.hart->id] += k;
-    w->version->merged |= (k == 64 ? ~0ull : (1ull << k) - 1) << child;
-    w->kept->merged = merged;
+    gathered(w, &g);
     return true;
 }
 
@@ -280,12 +308,11 @@ static bool merge(struct work *w)
     }
 }
 
-/* Have emit or finish write n bytes of destination, which hold nothing of another's. */
-static bool write_out(struct work *w, u64 pc, u8 *destination, u32 n)
+/* The call of emit or finish; its destination is to be set. */
+static struct call leaving(struct work *w, u32 which)
 {
-    struct call call = {.pc = pc, .destination = {destination, n}};
     put_context(w, w->member->first, 0, w->kept->merged);
-    return invoke(w, &call);
+    return (struct call){.pc = w->turn->exchange->what.leave[which]};
 }
 
 static struct buffer *take_buffer(const struct work *w)
@@ -382,44 +409,80 @@ static void send_down_all(const struct device *d, const struct member *m, struct
         send_down(d, m, k, c, now);
 }
 
-/* Have a handler write the bytes of a kept message. */
-static bool write_message(struct work *w, u64 pc, u8 kind, u8 type, u8 flags, u32 bytes)
+/* Have a call write the bytes of a kept message, which hold nothing of another's. */
+static bool write_message(struct work *w, u32 which, struct call *call)
 {
+    const nicemu_exchange *e = &w->turn->exchange->what;
+    bool partial = which == NICEMU_EMIT;
+    u32 bytes = w->piece.count * (partial ? e->kinds[NICEMU_PARTIALS].bytes : e->result_bytes);
     struct buffer *b = take_buffer(w);
-    if (!write_out(w, pc, b->bytes, bytes)) {
+    call->destination = (struct leaving){b->bytes, bytes};
+    if (!invoke(w, call)) {
         buffer_release(b);
         return false;
     }
-    keep_message(w, kind, type, flags, b, bytes);
+    if (partial)
+        keep_message(w, KIND_UP, e->types[NICEMU_PARTIALS], FLAG_PARTIAL, b, bytes);
+    else
+        keep_message(w, KIND_DOWN, e->result_type, 0, b, bytes);
     return true;
 }
 
-/* The partial sum: into the record, and of all but a root into a message to the parent. */
-static bool emit(struct work *w)
+/* The partial sum as a message to the parent, and into the record. */
+static bool emit_up(struct work *w, struct call *call)
 {
-    const nicemu_exchange *e = &w->turn->exchange->what;
     const nicemu_record *r = record_of(w);
-    u32 bytes = w->piece.count * e->kinds[NICEMU_PARTIALS].bytes;
-    u8 type = e->types[NICEMU_PARTIALS];
-    if (w->member->root) {
-        if (r && !write_out(w, e->emit, recorded(w, r), bytes))
-            return false;
-        if (r)
-            note_record(w, r);
-        return true;
-    }
-    if (!write_message(w, e->emit, KIND_UP, type, FLAG_PARTIAL, bytes))
+    if (!write_message(w, NICEMU_EMIT, call))
         return false;
     if (r)
         record(w, r, &w->kept->up);
     return true;
 }
 
+/* The partial sum: into the record, and of all but a root into a message to the parent. */
+static bool emit(struct work *w)
+{
+    const nicemu_record *r = record_of(w);
+    if (w->member->root && !r)
+        return true;
+    struct call call = leaving(w, NICEMU_EMIT);
+    if (!w->member->root)
+        return emit_up(w, &call);
+    u32 bytes = w->turn->exchange->what.kinds[NICEMU_PARTIALS].bytes;
+    call.destination = (struct leaving){recorded(w, r), (u64)w->piece.count * bytes};
+    if (!invoke(w, &call))
+        return false;
+    note_record(w, r);
+    return true;
+}
+
 static bool finish(struct work *w)
 {
-    const nicemu_exchange *e = &w->turn->exchange->what;
-    u32 bytes = w->piece.count * e->result_bytes;
-    return write_message(w, e->finish, KIND_DOWN, e->result_type, 0, bytes);
+    struct call call = leaving(w, NICEMU_FINISH);
+    return write_message(w, NICEMU_FINISH, &call);
+}
+
+/* The entry that merges all children and leaves, in one pass; 0 where there is none, some are
+ * merged already, or another entry wants the accumulator. */
+static u64 whole_entry(const struct work *w)
+{
+    const struct member *m = w->member;
+    u64 all = w->lane->slot.expected;
+    if (m->group->arrival || w->turn->moved || m->children > NICEMU_MAX_FAN_IN ||
+        w->version->arrived != all || w->version->merged || (m->devices && m->devices != all) ||
+        (m->root && record_of(w)))
+        return 0;
+    return kind_of(w, 0)->whole[m->root ? NICEMU_FINISH : NICEMU_EMIT][m->children];
+}
+
+static bool merge_whole(struct work *w, u64 pc)
+{
+    struct gathering g = {.k = w->member->children};
+    struct call call = gather(w, pc, &g);
+    if (!(w->member->root ? write_message(w, NICEMU_FINISH, &call) : emit_up(w, &call)))
+        return false;
+    gathered(w, &g);
+    return true;
 }
 
 /* What the owner sent goes on as it is. */
@@ -431,14 +494,10 @@ static void move(struct work *w)
     w->kept->moved = NULL;
 }
 
-/* Everybody has arrived and is merged. */
-static void complete(struct work *w)
+/* What leaves goes out. */
+static void pass_on(struct work *w)
 {
     struct member *m = w->member;
-    if (w->turn->moved)
-        move(w);
-    else if (!emit(w) || (m->root && !finish(w)))
-        return;
     if (m->root) {
         w->version->state = SLOT_RESULT;
         send_down_all(w->device, m, w->kept, w->now);
@@ -447,6 +506,23 @@ static void complete(struct work *w)
         w->kept->up.packet.child = (u16)m->as_child;
         send_up(w->device, m, w->kept, w->now);
     }
+}
+
+/* Somebody has arrived: do what can be done now. */
+static void advance(struct work *w)
+{
+    u64 whole = whole_entry(w);
+    if (w->turn->moved)
+        w->version->merged = w->version->arrived;
+    else if (!(whole ? merge_whole(w, whole) : merge(w)))
+        return;
+    if (!slot_complete(&w->lane->slot, w->version))
+        return;
+    if (w->turn->moved)
+        move(w);
+    else if (!whole && (!emit(w) || (w->member->root && !finish(w))))
+        return;
+    pass_on(w);
 }
 
 /* ---- frames in -------------------------------------------------------------------------- */
@@ -524,12 +600,7 @@ static enum verdict receive_up(struct device *d, struct member *m, const struct 
         return DROP_SHAPE;
     take(&w, p->child);
     keep(&w, p->child, f);
-    if (t->moved)
-        w.version->merged = w.version->arrived;
-    else if (!merge(&w))
-        return ACCEPTED;
-    if (slot_complete(&lane->slot, w.version))
-        complete(&w);
+    advance(&w);
     return ACCEPTED;
 }
 

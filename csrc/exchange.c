@@ -32,7 +32,7 @@ static bool exchange_sound(const struct nicemu_fabric *f, const struct party *p,
         return kind_sound(elements, e->types[NICEMU_ELEMENTS], mtu / chunk) &&
                kind_sound(partials, e->types[NICEMU_PARTIALS],
                           (partials_travel ? mtu : 2 * mtu) / chunk) &&
-               e->emit && e->finish && e->result_bytes &&
+               e->leave[NICEMU_EMIT] && e->leave[NICEMU_FINISH] && e->result_bytes &&
                e->result_bytes == packet_element_bytes(e->result_type) &&
                chunk * e->result_bytes <= mtu && chunk * e->accumulator_bytes <= 2 * mtu;
     }

@@ -20,10 +20,22 @@ static const u64 *entries_of(const nicemu_reduction *job, u32 stream)
     return stream ? kind->more : kind->fresh;
 }
 
+/* The entry that takes all streams and leaves, or 0.  Its destination may be no payload. */
+static u64 whole_entry(const nicemu_reduction *job)
+{
+    u32 n = job->streams, kind = job->inputs[0].kind;
+    if (n > NICEMU_MAX_FAN_IN)
+        return 0;
+    for (u32 i = 0; i < n; i++)
+        if (job->inputs[i].kind != kind || job->inputs[i].data == job->output)
+            return 0;
+    return job->kinds[kind].whole[job->leaving][n];
+}
+
 /* Payloads that are in the scratchpad at the same time. */
 static u32 payload_slots(const nicemu_reduction *job)
 {
-    u32 most = 0;
+    u32 most = whole_entry(job) ? job->streams : 0;
     for (u32 stream = 0, k; stream < job->streams; stream += k) {
         k = fan_in(job, entries_of(job, stream), stream);
         most = k > most ? k : most;
@@ -71,13 +83,16 @@ static bool reduce_chunk(const struct station *s, const nicemu_reduction *job, u
     u64 element = chunk * job->chunk, left = job->count - element;
     u64 count = left < job->chunk ? left : job->chunk;
     struct call call = {.count = count, .budget = job->budget};
+    struct leaving destination = {(u8 *)job->output + element * job->leaving_bytes,
+                                  count * job->leaving_bytes};
+    u64 whole = whole_entry(job);
     u32 merged = 0;
     put_chunk(s, job, chunk);
     for (u32 stream = 0, k; stream < job->streams; stream += k) {
         const u64 *entries = entries_of(job, stream);
         u64 bytes = job->kinds[job->inputs[stream].kind].bytes;
         struct payload payloads[NICEMU_MAX_FAN_IN];
-        k = fan_in(job, entries, stream);
+        k = whole ? job->streams : fan_in(job, entries, stream);
         for (u32 i = 0; i < k; i++) {
             const nicemu_input *input = &job->inputs[stream + i];
             payloads[i] =
@@ -85,22 +100,25 @@ static bool reduce_chunk(const struct station *s, const nicemu_reduction *job, u
             merged += input->contributors;
         }
         put_call(s, job, stream, merged);
-        call.pc = entries[k];
+        call.pc = whole ? whole : entries[k];
         call.k = k;
         call.payloads = payloads;
+        if (whole)
+            call.destination = destination;
         if (!station_call(s, &call, end))
             return false;
     }
+    if (whole)
+        return true;
     put_call(s, job, 0, merged);
-    call.pc = job->leave;
+    call.pc = job->leave[job->leaving];
     call.k = 0;
-    call.destination.bytes = (u8 *)job->output + element * job->leaving_bytes;
-    call.destination.n = count * job->leaving_bytes;
+    call.destination = destination;
     return station_call(s, &call, end);
 }
 
 /* Is the description sound?  Its sizes, so bounded, cannot overflow a sum or product of them. */
-static bool whole(const nicemu_reduction *job)
+static bool sound(const nicemu_reduction *job)
 {
     for (u32 i = 0; i < job->streams; i++) {
         u32 kind = job->inputs[i].kind;
@@ -109,7 +127,8 @@ static bool whole(const nicemu_reduction *job)
             job->chunk > job->payload_room / row->bytes)
             return false;
     }
-    return job->streams && job->chunk && job->payload_room <= UINT32_MAX;
+    return job->streams && job->chunk && job->payload_room <= UINT32_MAX &&
+           job->leaving < NICEMU_LEAVINGS;
 }
 
 int nicemu_reduce(nicemu_cores *cores, const nicemu_reduction *job, uint64_t hart_mask,
@@ -117,7 +136,7 @@ int nicemu_reduce(nicemu_cores *cores, const nicemu_reduction *job, uint64_t har
 {
     struct station stations[MAX_HARTS];
     *out = (nicemu_reduction_end){.stop.reason = NICEMU_STOP_RETURN};
-    if (!whole(job) || to > job->count / job->chunk + (job->count % job->chunk != 0))
+    if (!sound(job) || to > job->count / job->chunk + (job->count % job->chunk != 0))
         return NICEMU_EINVAL;
     for (u32 i = 0; i < cores->n; i++)
         if (hart_mask >> i & 1 && !place(&stations[i], cores->harts[i], job))

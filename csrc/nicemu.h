@@ -202,9 +202,13 @@ enum { NICEMU_MAX_FAN_IN = 8 };
 /* What a payload holds, and who takes it: elements of a worker go to first and acc, partial sums
  * of a device to load and merge. */
 enum { NICEMU_ELEMENTS = 0, NICEMU_PARTIALS = 1, NICEMU_KINDS = 2 };
+/* What an accumulator leaves as: a partial sum, or the result. */
+enum { NICEMU_EMIT = 0, NICEMU_FINISH = 1, NICEMU_LEAVINGS = 2 };
 typedef struct {
     uint64_t fresh[9]; /* pcs of the entries that begin an accumulator; [1] must exist */
     uint64_t more[9]; /* pcs of those that go on with it; [1] must exist */
+    uint64_t whole[NICEMU_LEAVINGS][9]; /* pcs of those that begin and leave: the destination is
+                                           behind the payloads in the table */
     uint32_t bytes; /* of one element or partial sum */
 } nicemu_kind;
 
@@ -220,7 +224,7 @@ typedef struct {
  * Addresses are the harts' own: `stride` apart from hart to hart. */
 typedef struct {
     nicemu_kind kinds[NICEMU_KINDS];
-    uint64_t leave; /* pc of finish or emit */
+    uint64_t leave[NICEMU_LEAVINGS]; /* pcs of emit and finish */
     uint64_t accumulator, payloads, destination; /* in the scratchpad of hart 0; payload i at
                                                     payloads + i * payload_room */
     uint64_t arguments; /* of hart 0: 64 bytes of context block, then the pointer table */
@@ -230,6 +234,7 @@ typedef struct {
     uint64_t budget; /* per handler call */
     uint8_t context[64]; /* of the first element of child 0: from there child and element are
                             counted on; rank, contributors and chunk are put in here */
+    uint32_t leaving; /* which of leave */
     uint32_t leaving_bytes; /* of one element of the output */
     uint32_t streams;
     uint64_t count; /* elements per stream */
@@ -364,7 +369,7 @@ typedef struct {
 /* A collective of a group.  Everything pointed to must stay until it is done or has failed. */
 typedef struct {
     nicemu_kind kinds[NICEMU_KINDS];
-    uint64_t emit, finish; /* pcs */
+    uint64_t leave[NICEMU_LEAVINGS]; /* pcs of emit and finish */
     uint8_t types[NICEMU_KINDS], result_type; /* on the wire */
     uint8_t moved; /* 1: payloads are copied; all types 0, everything counted in bytes */
     uint32_t accumulator_bytes, result_bytes; /* of one element */

@@ -46,7 +46,7 @@ bool station_call(const struct station *s, const struct call *call, struct call_
         u64 slot = s->payloads + (call->slot + n) * s->room;
         windows[n] = (struct region){slot, p->n, (u8 *)p->bytes, NICEMU_R};
     }
-    if (!call->k)
+    if (call->destination.bytes)
         windows[n++] = (struct region){s->destination, call->destination.n, call->destination.bytes,
                                        NICEMU_R | NICEMU_W};
     for (u32 i = 0; i < n; i++)

@@ -50,7 +50,7 @@ struct call {
     u64 pc;
     u32 slot, k; /* the k payloads lie in the slots from that one on */
     const struct payload *payloads;
-    struct leaving destination; /* with k = 0 */
+    struct leaving destination; /* of what leaves; bytes NULL: nothing does */
     u64 count, budget; /* elements; see nicemu_call */
 };
 

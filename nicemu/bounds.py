@@ -12,7 +12,7 @@ import numpy as np
 
 from nicemu._core import RETURN, Cores, R, Stop, W, X
 from nicemu.errors import Fault
-from nicemu.image import Context, KernelImage, split_entry
+from nicemu.image import LEAVING, Context, Entry, KernelImage
 from nicemu.machine import Machine
 from nicemu.samples import ordinary
 
@@ -72,9 +72,8 @@ def bounds(image: KernelImage, machine: Machine) -> Bounds:
             accumulator = np.zeros(count * formats.accumulator.size, np.uint8)
             partial = np.zeros(count * formats.partial.size, np.uint8)
         for entry in image.entries:
-            stem, fan_in = split_entry(entry)
-            given = {"first": payload, "acc": payload, "load": partial, "merge": partial}
-            payloads = [given[stem]] * fan_in if fan_in else []
+            does = Entry.of(entry)
+            payloads = [partial if does.partials else payload] * does.payloads
             try:
                 run.call(entry, payloads, accumulator)
             except _Faulted as fault:
@@ -96,9 +95,9 @@ class _Runner:
     def call(
         self, entry: str, payloads: list[np.ndarray], accumulator: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Accumulator and destination after a call; an entry takes payloads or a destination."""
+        """Accumulator and destination after a call; the latter is empty where nothing leaves."""
         formats = self.image.formats
-        sizes = {"emit": formats.partial.size, "finish": formats.result.size}
+        does = Entry.of(entry)
         cores = Cores(1, self.machine.vlen)
         cores.map(CODE, -(-len(self.image.code) // 64) * 64, X)
         cores.write(CODE, self.image.code)
@@ -113,12 +112,17 @@ class _Runner:
             return base
 
         total = self.count * formats.accumulator.size
-        place("accumulator", total, R if entry in sizes else R | W, accumulator)
+        place("accumulator", total, R if does.leaving else R | W, accumulator)
         bases = [place(f"payload {i}", p.size, R, p) for i, p in enumerate(payloads)]
-        if entry in sizes:
-            bases = [place("destination", self.count * sizes[entry], R | W)]
+        destination = None
+        if does.leaving:
+            size = self.count * getattr(formats, LEAVING[does.leaving]).size
+            bases.append(place("destination", size, R | W))
+            destination = regions[-1].memory
         table = place("table", 8 * len(bases), R, np.array(bases, np.uint64).tobytes())
-        context = place("context", 64, R, Context(contributors=len(bases), group=8).pack())
+        context = place(
+            "context", 64, R, Context(contributors=max(does.payloads, 1), group=8).pack()
+        )
         used = bytes([FILL]) * self.machine.stack
         stack = place("stack", self.machine.stack, R | W, used)
         stop = cores.call(
@@ -131,7 +135,8 @@ class _Runner:
             raise _Faulted(_told(stop, regions))
         touched = np.flatnonzero(regions[-1].memory != FILL)
         self.stack = max(self.stack, self.machine.stack - int(touched[0]) if touched.size else 0)
-        return regions[0].memory[:total].copy(), regions[1].memory.copy()
+        left = np.zeros(0, np.uint8) if destination is None else destination.copy()
+        return regions[0].memory[:total].copy(), left
 
 
 def _told(stop: Stop, regions: list[_Region]) -> str:

@@ -14,7 +14,7 @@ import numpy as np
 
 from nicemu._core import class_names
 from nicemu.errors import ArgumentError, OpError
-from nicemu.image import FAN_INS, LEAVING, REDUCING, Formats, KernelImage, split_entry
+from nicemu.image import LEAVING, REDUCING, Entry, Formats, KernelImage
 from nicemu.machine import Machine
 from nicemu.nic import Nic
 from nicemu.samples import ordinary
@@ -156,37 +156,39 @@ def cost(image: KernelImage, machine: str | Machine, payload: int) -> Cost:
         raise ArgumentError(
             f"payload {payload} is out of range: use {least}..{nic.machine.max_payload} bytes"
         )
-    fan_ins = [k for k in (1, *FAN_INS) if k <= nic.machine.max_fan_in]
-    names = [f"{name}{k}" if k > 1 else name for name in REDUCING for k in fan_ins] + list(LEAVING)
+    entries = [Entry.of(name) for name in image.entries]
+    order = [*REDUCING, *LEAVING]
+    entries.sort(key=lambda e: (bool(e.leaving), order.index(e.reducing or e.leaving), e.payloads))
     return Cost(
         op=image.op,
         preset=image.preset,
         element=image.element,
         machine=nic.machine,
         payload=index(payload),
-        entries={name: _counted(nic, name, payload) for name in names if name in image.entries},
+        entries={
+            str(entry): _counted(nic, entry, payload)
+            for entry in entries
+            if entry.payloads <= nic.machine.max_fan_in
+        },
     )
 
 
-def _counted(nic: Nic, entry: str, payload: int) -> EntryCost:
+def _counted(nic: Nic, entry: Entry, payload: int) -> EntryCost:
     """One call of an entry on a full packet."""
     formats = nic.image.formats
-    stem, payloads = split_entry(entry)
-    takes = {
-        "first": formats.element, "acc": formats.element,
-        "load": formats.partial, "merge": formats.partial,
-        "emit": formats.partial, "finish": formats.result,
-    }[stem]  # fmt: skip
+    takes = formats.partial if entry.partials else formats.element
+    if not entry.reducing:
+        takes = getattr(formats, LEAVING[entry.leaving])
     count = payload // takes.size
-    given = [_packet(nic, formats, stem, count)] * payloads if payloads else []
-    if stem not in ("first", "load"):
+    given = [_packet(nic, formats, entry.partials, count)] * entry.payloads
+    if not entry.fresh:
         _handled(nic, "first", [_elements(formats, count)])
     nic.clear_counters()
-    _handled(nic, entry, given, count)
+    _handled(nic, str(entry), given, count)
     found = nic.counters(0)
     return EntryCost(
-        entry=entry,
-        payloads=max(payloads, 1),  # what leaves counts as one
+        entry=str(entry),
+        payloads=max(entry.payloads, 1),  # what leaves counts as one
         count=count,
         instructions=found.instructions,
         elements=found.elements,
@@ -200,10 +202,10 @@ def _elements(formats: Formats, count: int) -> np.ndarray:
     return ordinary(formats.element.formats[0], count, 0)
 
 
-def _packet(nic: Nic, formats: Formats, stem: str, count: int) -> np.ndarray:
+def _packet(nic: Nic, formats: Formats, partials: bool, count: int) -> np.ndarray:
     """What a worker or a device sends."""
     elements = _elements(formats, count)
-    if stem in ("first", "acc"):
+    if not partials:
         return elements
     _handled(nic, "first", [elements])
     output = _handled(nic, "emit", [], count)

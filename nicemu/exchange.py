@@ -17,7 +17,7 @@ import numpy as np
 from nicemu._nicemu import ffi
 from nicemu.dtypes import Item
 from nicemu.errors import ArgumentError
-from nicemu.image import Context, KernelImage
+from nicemu.image import LEAVING, Context, KernelImage
 from nicemu.nic import kinds_of
 from nicemu.packet import element_of
 
@@ -116,8 +116,7 @@ class Exchange:
         records = self.records(image, chunk, devices) if self.partials else {}
         described = {
             "kinds": kinds_of(image, entries),
-            "emit": entries["emit"][1],
-            "finish": entries["finish"][1],
+            "leave": [entries[name][1] for name in LEAVING],
             "types": [element_of(item).code for item in (formats.element, formats.partial)],
             "result_type": element_of(formats.result).code,
             "accumulator_bytes": formats.accumulator.size,

@@ -16,7 +16,7 @@ import numpy as np
 from nicemu.compile import FunctionSource, kernels_of
 from nicemu.dtypes import Format, Item, format_of
 from nicemu.errors import ArgumentError, StatusError
-from nicemu.image import LEAVING, Context, Formats, split_entry
+from nicemu.image import LEAVING, Context, Entry, Formats
 from nicemu.llvm import on_host
 from nicemu.order import Order, leaves
 
@@ -99,21 +99,23 @@ class HostKernels:
         if entry not in self._functions:
             raise ArgumentError(f"entry {entry!r} is not there: use {', '.join(self.entries)}")
         formats = self.formats
-        name, wanted = split_entry(entry)
-        if len(payloads) != wanted:
-            raise ArgumentError(f"entry {entry!r} with {len(payloads)} payloads: it takes {wanted}")
+        does = Entry.of(entry)
+        if len(payloads) != does.payloads:
+            raise ArgumentError(
+                f"entry {entry!r} with {len(payloads)} payloads: it takes {does.payloads}"
+            )
         if count is None:
             if accumulator is None and not payloads:
                 raise ArgumentError("count is not given: pass count, payloads or accumulator")
             count = len(payloads[0] if accumulator is None else accumulator)
-        payload = formats.partial if name in ("load", "merge") else formats.element
+        payload = formats.partial if does.partials else formats.element
         if accumulator is None:
             accumulator = np.zeros(count, formats.accumulator.dtype)
         acc = _packed(accumulator, formats.accumulator, count)
         places = [_packed(values, payload, count) for values in payloads]
-        leaving = getattr(formats, LEAVING[entry]) if entry in LEAVING else None
+        leaving = getattr(formats, LEAVING[does.leaving]) if does.leaving else None
         if leaving is not None:
-            places = [np.zeros(count * leaving.size, np.uint8)]
+            places.append(np.zeros(count * leaving.size, np.uint8))
         table = np.array([place.ctypes.data for place in places], np.uint64)
         block = np.frombuffer((context or Context()).pack(), np.uint8)
         status = self._functions[entry](
@@ -122,7 +124,7 @@ class HostKernels:
         return HostCall(
             status=status,
             accumulator=_unpacked(acc, formats.accumulator, count),
-            output=_unpacked(places[0], leaving, count) if leaving is not None else None,
+            output=_unpacked(places[-1], leaving, count) if leaving is not None else None,
         )
 
     def reduce(

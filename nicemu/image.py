@@ -33,14 +33,15 @@ __all__ = [
     "LEAVING",
     "PRESETS",
     "REQUIRED",
+    "WHOLE_FAN_INS",
     "Context",
+    "Entry",
     "Formats",
     "KernelImage",
     "cache_dir",
     "cached",
     "cached_files",
     "preset_formats",
-    "split_entry",
 ]
 
 ABI_VERSION = 1
@@ -54,13 +55,54 @@ REDUCING: tuple[str, ...] = ("first", "load", "acc", "merge")
 LEAVING: dict[str, str] = {"emit": "partial", "finish": "result"}
 
 
-def split_entry(entry: str) -> tuple[str, int]:
-    """Without fan-in, and of how many payloads: "acc4" is ("acc", 4), "emit" is ("emit", 0)."""
-    name = entry.rstrip(digits)
-    return name, 0 if name in LEAVING else int(entry[len(name) :] or 1)
+#: fan-ins of which an image may have entries that begin and leave in one pass
+WHOLE_FAN_INS: tuple[int, ...] = (4, 8)
 
 
-ENTRIES: tuple[str, ...] = REQUIRED + tuple(f"{e}{k}" for e in REDUCING for k in FAN_INS)
+@dataclass(frozen=True)
+class Entry:
+    """What an entry does, as its name says.
+
+    Attributes:
+        reducing: one of REDUCING: what it does with payloads; "" when it takes none.
+        payloads: how many it takes.
+        leaving: one of LEAVING: what it writes to the destination; "" when it writes none.
+    """
+
+    reducing: str
+    payloads: int
+    leaving: str
+
+    @classmethod
+    def of(cls, name: str) -> Entry:
+        """From its name: "acc4" takes 4 payloads, "first4_finish" is finish of what they give."""
+        if name in LEAVING:
+            return cls("", 0, name)
+        front, _, leaving = name.partition("_")
+        reducing = front.rstrip(digits)
+        return cls(reducing, int(front[len(reducing) :] or 1), leaving)
+
+    def __str__(self) -> str:
+        """The name."""
+        fan_in = str(self.payloads) if self.payloads > 1 else ""
+        return "_".join(part for part in (self.reducing + fan_in, self.leaving) if part)
+
+    @property
+    def fresh(self) -> bool:
+        """Does it begin an accumulator?"""
+        return self.reducing in ("first", "load")
+
+    @property
+    def partials(self) -> bool:
+        """Are its payloads partial sums?"""
+        return self.reducing in ("load", "merge")
+
+
+ENTRIES: tuple[str, ...] = (
+    *REQUIRED,
+    *(f"{name}{k}" for name in REDUCING for k in FAN_INS),
+    *(f"first{k}_{leaving}" for leaving in LEAVING for k in WHOLE_FAN_INS),
+)
 
 # ---- context block -----------------------------------------------------------------------------
 CONTEXT_SIZE = 64

@@ -8,10 +8,10 @@ image's.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from nicemu.dtypes import Format, Item
-from nicemu.image import CONTEXT_FIELDS, ENTRIES, FAN_INS, REDUCING, Formats
+from nicemu.image import CONTEXT_FIELDS, ENTRIES, FAN_INS, LEAVING, Entry, Formats
 from nicemu.scalar import CONTEXT, ScalarOp
 
 __all__ = ["kernels"]
@@ -127,7 +127,7 @@ class _Loop:
     def load(self, base: str, item: Item) -> list[str]:
         places = self._places(base, item)
         return [
-            self.let(f"load {row.llvm}, ptr {place}, align {row.size}{_scope(base, item, i)}")
+            self.let(f"load {row.llvm}, ptr {place}, align {row.size}{_scope(base, i)}")
             for i, (row, place) in enumerate(zip(item.formats, places, strict=True))
         ]
 
@@ -135,8 +135,7 @@ class _Loop:
         places = self._places(base, item)
         for i, (value, row) in enumerate(zip(values, item.formats, strict=True)):
             self.lines.append(
-                f"store {row.llvm} {value}, ptr {places[i]}, align {row.size}"
-                f"{_scope(base, item, i)}"
+                f"store {row.llvm} {value}, ptr {places[i]}, align {row.size}{_scope(base, i)}"
             )
 
     def call(self, step: str, given: Sequence[tuple[str, Format]], gives: Item, payload: int
@@ -179,14 +178,15 @@ class _Loop:
         chosen = self.let(f"select i1 {is_nan}, {i} {row.canonical_nan}, {i} {bits}")
         return chosen if row.llvm == i else self.let(f"bitcast {i} {chosen} to {row.llvm}")
 
-    def kernel(self, payloads: int, width: int | None) -> str:
-        """Arguments and body of the function; %p0, %p1, ... are the table's pointers."""
+    def kernel(self, entry: Entry, width: int | None) -> str:
+        """Arguments and body of the function; %p0, %p1, ..., %out are the table's pointers."""
+        pointers = [f"%p{j}" for j in range(entry.payloads)] + ["%out"] * bool(entry.leaving)
         table = [
             line
-            for j in range(payloads)
+            for j, pointer in enumerate(pointers)
             for line in (
                 f"%t{j} = getelementptr inbounds ptr, ptr %table, i64 {j}",
-                f"%p{j} = load ptr, ptr %t{j}, align 8",
+                f"{pointer} = load ptr, ptr %t{j}, align 8",
             )
         ]
         for name in self.op.context:
@@ -209,8 +209,8 @@ class _Loop:
         loop = "\n  ".join([*counted, *element, *self.lines])
         hint = f", !llvm.loop !width.{width}" if width else ""
         # noalias: payloads and destination are not the accumulator, so the loop needs no checks;
-        # "no-builtins": a copying loop must not become a call of memcpy; an image has no
-        # data, so a switch becomes no table
+        # those two are told apart by _scope.  "no-builtins": a copying loop must not become a call
+        # of memcpy; an image has no data, so a switch becomes no table
         return f"""(ptr noalias %acc, ptr noalias %table, i64 %n, ptr noalias %ctx)
     nounwind "no-builtins" "no-jump-tables"="true" {{
 entry:
@@ -231,23 +231,21 @@ done:
 """
 
 
-# Fields of one array of records do not overlap; two pointers into it say nothing of that.  One
-# scope for each field of the accumulator and of the destination.
+# Fields of one array of records do not overlap, nor do payloads and the destination; pointers say
+# nothing of that.  Scope 0 is all payloads, scope i + 1 field i of accumulator and destination.
 _FIRST_SCOPE = 1000
 
 
-def _scope(base: str, item: Item, field: int) -> str:
-    if item.scalar or base not in ("%acc", "%p0"):
-        return ""
-    own = _FIRST_SCOPE + 2 * field
+def _scope(base: str, field: int) -> str:
+    own = _FIRST_SCOPE + 2 * (field + 1 if base in ("%acc", "%out") else 0)
     return f", !alias.scope !{own}, !noalias !{own + 1}"
 
 
 def _scopes(fields: int) -> str:
-    """Field i: its scopes are metadata 2 i, those of all others 2 i + 1, from _FIRST_SCOPE."""
+    """Scope i alone is metadata 2 i, and all others are 2 i + 1, from _FIRST_SCOPE."""
     domain = _FIRST_SCOPE - 1
     lines = [f"!{domain} = distinct !{{!{domain}}}"]
-    scopes = [_FIRST_SCOPE + 2 * fields + i for i in range(fields)]
+    scopes = [_FIRST_SCOPE + 2 * (fields + 1) + i for i in range(fields + 1)]
     for i, scope in enumerate(scopes):
         others = ", ".join(f"!{other}" for other in scopes if other != scope)
         lines += [
@@ -265,14 +263,31 @@ def _fields(values: Sequence[str], item: Item) -> list[tuple[str, Format]]:
     return list(zip(values, item.formats, strict=True))
 
 
-def _reducing(
-    op: ScalarOp, step: str, source: Item, acc: Item, fresh: bool, payloads: int
-) -> _Loop:
-    """first, load, acc and merge: payloads, in child order, into the accumulator."""
-    fused = _adds(op, step, source, acc)
+def _entry(op: ScalarOp, formats: Formats, entry: Entry) -> str:
+    """The function: what the payloads give, to the accumulator or to the destination."""
+    acc = formats.accumulator
     loop = _Loop(op, acc)
-    total = None if fresh else loop.load("%acc", acc)
-    for j in range(payloads):
+    step, source = _loading(op, formats) if entry.partials else ("lift", formats.element)
+    total = _merged(loop, entry, step, source)
+    steps, items = ([step], [source, acc]) if entry.reducing else ([], [acc])
+    if entry.reducing and (entry.payloads > 1 or not entry.fresh):
+        steps.append("merge")
+    if entry.leaving:
+        target = getattr(formats, LEAVING[entry.leaving])
+        loop.store(_converted(loop, entry.leaving, total, target), "%out", target)
+        steps.append(entry.leaving)
+        items.append(target)
+    else:
+        loop.store(total, "%acc", acc)
+    return loop.kernel(entry, _width(op, steps, items))
+
+
+def _merged(loop: _Loop, entry: Entry, step: str, source: Item) -> list[str]:
+    """The accumulator with the payloads in it, in child order; step: what takes them."""
+    op, acc = loop.op, loop.accumulator
+    fused = _adds(op, step, source, acc)
+    total = None if entry.fresh else loop.load("%acc", acc)
+    for j in range(entry.payloads):
         given = _fields(loop.load(f"%p{j}", source), source)
         if total is not None and fused:
             total = [_fused(loop, total[0], given[0][0], acc.formats[0])]
@@ -282,9 +297,8 @@ def _reducing(
             pair = [*_fields(total, acc), *_fields(new, acc)]
             new = loop.keep(total, loop.call("merge", pair, acc, j), acc)
         total = new
-    assert total is not None  # there is a payload
-    loop.store(total, "%acc", acc)
-    return loop
+    assert total is not None  # a fresh one has a payload
+    return total
 
 
 def _loading(op: ScalarOp, formats: Formats) -> tuple[str, Item]:
@@ -309,35 +323,47 @@ def _fused(loop: _Loop, total: str, x: str, acc: Format) -> str:
     return loop.let(f"fptrunc float {wide} to bfloat") if narrow else wide
 
 
-def _leaving(op: ScalarOp, formats: Formats, step: str) -> _Loop:
-    """emit and finish: the accumulator, converted, to where the table points."""
-    target = formats.partial if step == "emit" else formats.result
-    loop = _Loop(op, formats.accumulator)
-    given = _fields(loop.load("%acc", formats.accumulator), formats.accumulator)
-    values = loop.call(step, given, target, 0)
+def _converted(loop: _Loop, step: str, total: Sequence[str], target: Item) -> list[str]:
+    """emit and finish: the accumulator as it leaves."""
+    values = loop.call(step, _fields(total, loop.accumulator), target, 0)
     for i, row in enumerate(target.formats):
-        if row.kind == "float" and not _canonical(op.bodies[step], i):
+        if row.kind == "float" and not _canonical(loop.op.bodies[step], i):
             values[i] = loop.canonical(values[i], row)
-    loop.store(values, "%p0", target)
-    return loop
+    return values
 
 
 #: what a fan-in variant cannot be told of each of its payloads
 _ONE_EACH = {"rank", "contributors"}
+#: what differs between a call with payloads and one that only leaves
+_OF_PAYLOADS = {"rank", "child"}
 MOST_WORK = 8  # of lift and merge: with more, registers do not do, and passes do not matter
 #: what is several instructions, with masks
 _LONG = re.compile(r"@llvm\.(maximum|minimum)\.")
 
 
+def _entries(op: ScalarOp) -> list[Entry]:
+    """Those that an op has: single ones always, those of several payloads where they pay."""
+    fan_ins = (0, 1, *_fan_ins(op))
+    every = [Entry.of(name) for name in ENTRIES]
+    # one that raises needs the accumulator
+    whole = () if op.statuses else [step for step in LEAVING if not _reads(op, step, _OF_PAYLOADS)]
+    return [
+        entry
+        for entry in every
+        if entry.payloads in fan_ins
+        and (not entry.reducing or not entry.leaving or entry.leaving in whole)
+    ]
+
+
+def _reads(op: ScalarOp, step: str, names: Collection[str]) -> bool:
+    """Does that function read one of these fields of the context?"""
+    return any(f"%ctx.{name}" in line for name in names for line in op.bodies[step])
+
+
 def _fan_ins(op: ScalarOp) -> tuple[int, ...]:
     lines = _work(op.bodies["lift"]) + _work(op.bodies["merge"])
     work = sum(MOST_WORK if _LONG.search(line) else 1 for line in lines)
-    reads = {
-        name
-        for name in op.reads & _ONE_EACH
-        for step in ("lift", "merge")
-        if any(f"%ctx.{name}" in line for line in op.bodies[step])
-    }
+    reads = any(_reads(op, step, op.reads & _ONE_EACH) for step in ("lift", "merge"))
     return () if reads or work > MOST_WORK or _branches(op) else FAN_INS
 
 
@@ -382,22 +408,9 @@ def kernels(
         formats: what they work on.
         halvings: name of a function -> how often its vectors are to be halved.
     """
-    texts: dict[str, str] = {}
-
-    acc = formats.accumulator
-    for step, target in (("emit", formats.partial), ("finish", formats.result)):
-        width = _width(op, [step], [acc, target])
-        texts[step] = _leaving(op, formats, step).kernel(1, width)
-    for k in (1, *_fan_ins(op)):
-        for name in REDUCING:
-            fresh, elements = name in ("first", "load"), name in ("first", "acc")
-            step, source = ("lift", formats.element) if elements else _loading(op, formats)
-            steps = [step] if fresh and k == 1 else [step, "merge"]
-            loop = _reducing(op, step, source, acc, fresh, k)
-            entry = name if k == 1 else f"{name}{k}"
-            texts[entry] = loop.kernel(k, _width(op, steps, [source, acc]))
+    texts = {str(entry): _entry(op, formats, entry) for entry in _entries(op)}
     owner: dict[str, str] = {}
-    symbols = {name: owner.setdefault(texts[name], name) for name in ENTRIES if name in texts}
+    symbols = {name: owner.setdefault(text, name) for name, text in texts.items()}
     bodies = ""
     for text, name in owner.items():
 

@@ -43,8 +43,8 @@ from nicemu.image import (
     MAX_CODE,
     REQUIRED,
     Context,
+    Entry,
     KernelImage,
-    split_entry,
 )
 from nicemu.isa import extensions
 from nicemu.machine import Machine
@@ -179,7 +179,12 @@ def kinds_of(image: KernelImage, entries: dict[str, list[int]]) -> list[dict[str
         entries: what :meth:`Nic.place` says of it.
     """
     return [
-        {"fresh": entries[fresh], "more": entries[more], "bytes": item_of(name).size}
+        {
+            "fresh": entries[fresh],
+            "more": entries[more],
+            "whole": [entries[f"{fresh}_{leaving}"] for leaving in LEAVING],
+            "bytes": item_of(name).size,
+        }
         for fresh, more, name in (("first", "acc", image.element), ("load", "merge", image.partial))
     ]
 
@@ -311,8 +316,9 @@ class Nic:
         """Put an image into code memory beside those that are there; the same code only once.
 
         Returns:
-            The addresses of its entries: name without fan-in -> list by fan-in, 0..8 payloads; 0
-            where there is no such variant, or the machine takes fewer payloads at once.
+            The addresses of its entries: name without fan-in ("acc", "first_finish") -> list by
+            fan-in, 0..8 payloads; 0 where there is no such variant, or the machine takes fewer
+            payloads at once.
 
         Raises:
             ImageError: code memory is full.
@@ -328,7 +334,8 @@ class Nic:
             self._cores.write(at, image.code)
             self._placed[image.code] = at
             self._code_end = end
-        return {name: self._entries(image, name) for name in REQUIRED}
+        whole = (f"{fresh}_{leaving}" for fresh in ("first", "load") for leaving in LEAVING)
+        return {name: self._entries(image, name) for name in (*REQUIRED, *whole)}
 
     @property
     def cores(self) -> Cores:
@@ -426,7 +433,8 @@ class Nic:
                 f"entry {entry!r} is not in the image: use {', '.join(image.entries)}"
             )
         formats = image.formats
-        name, wanted = split_entry(entry)
+        does = Entry.of(entry)
+        wanted = does.payloads
         if len(payloads) != wanted:
             raise ArgumentError(f"entry {entry!r} with {len(payloads)} payloads: it takes {wanted}")
         if count is None:
@@ -435,15 +443,15 @@ class Nic:
                 raise ArgumentError("count is not given: pass count, payloads or accumulator")
             count = _array(first, "a payload or accumulator").size
         scratch, arguments, stack = self._bases(self._checked(core))
-        payload = formats.partial if name in ("load", "merge") else formats.element
+        payload = formats.partial if does.partials else formats.element
         layout = self._layout(index(count), image, wanted, payload)
         if accumulator is not None:
             self._put(scratch, accumulator, formats.accumulator, count, core)
-        pointers = [scratch + layout.destination]
-        if wanted:
-            pointers = [scratch + layout.payloads + i * layout.room for i in range(wanted)]
-            for pointer, values in zip(pointers, payloads, strict=True):
-                self._put(pointer, values, payload, count, core)
+        pointers = [scratch + layout.payloads + i * layout.room for i in range(wanted)]
+        for pointer, values in zip(pointers, payloads, strict=True):
+            self._put(pointer, values, payload, count, core)
+        if does.leaving:
+            pointers.append(scratch + layout.destination)
         table = b"".join(p.to_bytes(8, "little") for p in pointers)
         self._cores.write(arguments, (context or Context()).pack() + table, core)
         before = self._cycles(core)
@@ -456,8 +464,8 @@ class Nic:
         )
         self._raise_fault(stop, f"entry {entry!r} of {image.op}")
         output = None
-        if entry in LEAVING:
-            output = self._get(pointers[0], getattr(formats, LEAVING[entry]), count, core)
+        if does.leaving:
+            output = self._get(pointers[-1], getattr(formats, LEAVING[does.leaving]), count, core)
         return Handled(
             status=int(self._cores.x(core)[10]),
             accumulator=self._get(scratch, formats.accumulator, count, core),
@@ -577,9 +585,7 @@ class Nic:
         context = context or Context()
         workers = sum(s.contributors for s in inputs)
         context = replace(context, group=max(context.group, workers))
-        job, keep = self._job(
-            inputs, raw, leaving, chunk, self._placed[image.code] + image.entries[leave], context
-        )
+        job, keep = self._job(inputs, raw, leaving, chunk, list(LEAVING).index(leave), context)
         chunks = -(-count // chunk)
         before = [(self._cores.work(i), self._cycles(i)) for i in range(self.machine.cores)]
         batch = max(self.machine.cores, min(BATCH // payload, PACKETS) // len(inputs))
@@ -663,9 +669,9 @@ class Nic:
 
     def _entries(self, image: KernelImage, name: str) -> list[int]:
         """Addresses of the entry and its fan-in variants, by fan-in; 0 = there is none."""
-        entries, table = image.entries, [0] * 9
+        entries, table, does = image.entries, [0] * 9, Entry.of(name)
         for k in (1, *FAN_INS):
-            entry = name if k == 1 else f"{name}{k}"
+            entry = str(replace(does, payloads=k))
             if entry in entries and k <= self.machine.max_fan_in:
                 table[k] = self._placed[image.code] + entries[entry]
         return table
@@ -698,11 +704,13 @@ class Nic:
                 for s, values in zip(inputs, data, strict=True)
             ],
         )
+        entries = self.place(image)
         job = ffi.new(
             "nicemu_reduction *",
             {
-                "kinds": kinds_of(image, self.place(image)),
-                "leave": leave,
+                "kinds": kinds_of(image, entries),
+                "leave": [entries[name][1] for name in LEAVING],
+                "leaving": leave,
                 "accumulator": scratch,
                 "payloads": scratch + layout.payloads,
                 "destination": scratch + layout.destination,

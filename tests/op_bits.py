@@ -24,7 +24,7 @@ from nicemu import Machine, Nic, ReduceOp
 from nicemu.builtin import BUILTINS, builtin, premul_sum
 from nicemu.dtypes import FORMATS, Format, Item, format_of
 from nicemu.host import HostKernels, canonical
-from nicemu.image import LEAVING, PRESETS, Context, KernelImage, split_entry
+from nicemu.image import LEAVING, PRESETS, Context, Entry, KernelImage
 from nicemu.reference.entries import EXACT, Call, Entries
 from tests.harts import simd_paths
 
@@ -198,14 +198,13 @@ def differences(
     told = {name: value for name, value in asdict(CONTEXT).items() if name != "group"}
     assert set(host.entries) == set(image.entries)
     for entry in image.entries:
-        name, fan_in = split_entry(entry)
-        source = formats.partial if name in ("load", "merge") else formats.element
-        fresh = name in ("first", "load")
+        does = Entry.of(entry)
+        source = formats.partial if does.partials else formats.element
         count = max(len(patterns(row)) for row in source.formats + formats.accumulator.formats)
-        given = [payloads(source, j, count) for j in range(fan_in)]
-        for turn in range(1 if fresh else min(most_turns, turns(image))):
+        given = [payloads(source, j, count) for j in range(does.payloads)]
+        for turn in range(1 if does.fresh else min(most_turns, turns(image))):
             before = accumulators(formats.accumulator, turn, count)
-            if entry in LEAVING and turn == 0:
+            if not does.reducing and turn == 0:
                 before = payloads(formats.accumulator, 0, count)
             done = host.call(entry, given, accumulator=before, context=CONTEXT)
             expected = [("host", done.accumulator, done.output)]
@@ -217,13 +216,13 @@ def differences(
                 device.load(image)
                 got = device.handle(entry, given, accumulator=before, context=CONTEXT)
                 assert got.status == 0
-                if entry in LEAVING:
+                if does.leaving:
                     assert got.accumulator.tobytes() == before.tobytes()
                 for who, after, output in expected:
                     item = formats.accumulator
                     mine, theirs = canonical(got.accumulator, item), after
-                    if entry in LEAVING:
-                        item = getattr(formats, LEAVING[entry])
+                    if does.leaving:
+                        item = getattr(formats, LEAVING[does.leaving])
                         assert got.output is not None and output is not None
                         mine, theirs = got.output, output
                     yield (

@@ -27,7 +27,7 @@ from nicemu.builtin import BUILTINS, builtin, kernel
 from nicemu.compile import compile_image
 from nicemu.dtypes import FORMATS, GRADIENTS, Format, format_of
 from nicemu.errors import ArgumentError, ImageError
-from nicemu.image import ENTRIES, FAN_INS, PRESETS, REQUIRED, Context, KernelImage
+from nicemu.image import ENTRIES, FAN_INS, PRESETS, REQUIRED, Context, Entry, KernelImage
 from nicemu.reference.arithmetic import OPS
 
 HARTS = ((128, "auto"), (512, "auto"), (1024, "portable"))  # VLEN, host path
@@ -166,25 +166,23 @@ def cases(built: KernelImage, base: int, counts: tuple[int, ...] = COUNTS) -> It
     formats = {k: format_of(getattr(built, k)) for k in ("element", "accumulator", "partial")}
     accumulator = formats["accumulator"]
     for i, entry in enumerate(ENTRIES):
-        stem = entry.rstrip("0123456789")
-        payloads = int(entry[len(stem) :] or 1)
-        contributors = payloads + 2
+        does = Entry.of(entry)
+        contributors = does.payloads + 2
         acc = values(accumulator, n, 100 + i)
-        source = formats["element" if stem in ("first", "acc") else "partial"]
-        inputs = [values(source, n, 200 + 10 * i + j) for j in range(payloads)]
-        if stem in ("emit", "finish"):
-            target = format_of(built.partial if stem == "emit" else built.result)
-            inputs = [values(target, n, 300 + i)]
+        source = formats["partial" if does.partials else "element"]
+        inputs = [values(source, n, 200 + 10 * i + j) for j in range(does.payloads)]
+        parts = [convert(x, accumulator) for x in inputs]
+        result = parts.pop(0) if does.fresh else acc
+        for part in parts:
+            result = merge(built.op, result, part)
+        if does.leaving:
+            target = format_of(built.partial if does.leaving == "emit" else built.result)
+            inputs.append(values(target, n, 300 + i))
             result = (
-                canonical(convert(acc, target))
-                if stem == "emit"
-                else finish(built.op, acc, contributors, target)
+                canonical(convert(result, target))
+                if does.leaving == "emit"
+                else finish(built.op, result, contributors, target)
             )
-        else:
-            parts = [convert(x, accumulator) for x in inputs]
-            result = parts.pop(0) if stem in ("first", "load") else acc
-            for part in parts:
-                result = merge(built.op, result, part)
         for count in counts:
             yield _case(entry, count, base, acc, inputs, result, contributors)
 
@@ -211,7 +209,7 @@ def _case(
     table = place(struct.pack(f"<{len(inputs)}Q", *places[1:]))
     memory.extend(bytes([GUARD]) * 64)
     after = memory.copy()
-    destination = places[1 if entry in ("emit", "finish") else 0] - base
+    destination = places[-1 if Entry.of(entry).leaving else 0] - base
     new = result[:count].tobytes()
     after[destination : destination + len(new)] = new
     return Case(entry, (places[0], table, count, context), bytes(memory), bytes(after))

@@ -23,7 +23,7 @@ from nicemu import (
     kernel,
 )
 from nicemu.dtypes import format_of
-from nicemu.image import ENTRIES, REQUIRED, Context
+from nicemu.image import ENTRIES, REQUIRED, Context, Entry
 from nicemu.nic import ARGUMENTS, CODE, SCRATCHPAD, STACK, Stream
 from tests.encode import encode, image, load_constant, vtype
 from tests.harts import simd_paths
@@ -259,26 +259,26 @@ def test_progress() -> None:
 def test_handle(entry: str, preset: str) -> None:
     image = kernel("sum", "bfloat16", preset)
     nic = device(image)
-    name = entry.rstrip("248")
-    k = int(entry.removeprefix(name) or 1)
+    does = Entry.of(entry)
     accumulator = format_of(image.accumulator).dtype
-    source = image.element if name in ("first", "acc") else image.partial
+    source = image.partial if does.partials else image.element
     for core, count in ((0, 1), (3, 100), (7, 1000)):
         old = streams(1, count, image.accumulator, seed=9)[0]
-        if name in ("emit", "finish"):
-            done = nic.handle(entry, accumulator=old, core=core)
-            to = format_of(image.partial if name == "emit" else image.result).dtype
+        payloads = streams(does.payloads, count, source, seed=count)
+        done = nic.handle(entry, payloads, accumulator=old, core=core)
+        total = None if does.fresh else old
+        for p in payloads:
+            wide = p.astype(np.float32)
+            total = wide if total is None else total.astype(np.float32) + wide
+            total = total.astype(accumulator)
+        assert total is not None
+        if does.leaving:
+            to = format_of(image.partial if does.leaving == "emit" else image.result).dtype
             assert done.output is not None
-            same_bits(done.output, old.astype(np.float32).astype(to))
+            same_bits(done.output, total.astype(np.float32).astype(to))
+            same_bits(done.accumulator, old)
         else:
-            payloads = streams(k, count, source, seed=count)
-            done = nic.handle(entry, payloads, accumulator=old, core=core)
-            total = None if name in ("first", "load") else old
-            for p in payloads:
-                wide = p.astype(np.float32)
-                total = wide if total is None else total.astype(np.float32) + wide
-                total = total.astype(accumulator)
-            assert total is not None and done.output is None
+            assert done.output is None
             same_bits(done.accumulator, total)
         assert (done.status, done.accumulator.dtype) == (0, accumulator)
         assert done.instructions > 0 and done.elements >= count

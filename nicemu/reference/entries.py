@@ -79,21 +79,31 @@ class Entries:
         """
         with np.errstate(all="ignore"):
             own = _numbers(accumulator, self.accumulator)
-            if entry == "emit":
-                return _stored(own, self.accumulator), _stored(own, self.partial)
-            if entry == "finish":
-                result = _FINISH[self.op](own, call) if self.op in _FINISH else own
-                return _stored(own, self.accumulator), _stored(result, self.result)
-            stem = entry.rstrip("0123456789")
-            total = None if stem in ("first", "load") else own
-            for j, payload in enumerate(payloads):
-                now = replace(call, child=call.child + j)
-                lifts = stem in ("first", "acc")
-                new = self._lifted(payload, now) if lifts else _numbers(payload, self.partial)
-                new = self._kept(new)
-                total = new if total is None else self._kept(self._merged(total, new, now))
-            assert total is not None
-            return _stored(total, self.accumulator), None
+            front, _, leaving = entry.rpartition("_")
+            if leaving in ("emit", "finish"):
+                total = self._total(front, payloads, own, call) if front else own
+                return _stored(own, self.accumulator), self._left(leaving, total, call)
+            return _stored(self._total(entry, payloads, own, call), self.accumulator), None
+
+    def _left(self, leaving: str, total: Fields, call: Call) -> Array:
+        """What emit or finish writes."""
+        if leaving == "emit":
+            return _stored(total, self.partial)
+        result = _FINISH[self.op](total, call) if self.op in _FINISH else total
+        return _stored(result, self.result)
+
+    def _total(self, entry: str, payloads: Sequence[Array], own: Fields, call: Call) -> Fields:
+        """The accumulator with the payloads in it."""
+        stem = entry.rstrip("0123456789")
+        total = None if stem in ("first", "load") else own
+        for j, payload in enumerate(payloads):
+            now = replace(call, child=call.child + j)
+            lifts = stem in ("first", "acc")
+            new = self._lifted(payload, now) if lifts else _numbers(payload, self.partial)
+            new = self._kept(new)
+            total = new if total is None else self._kept(self._merged(total, new, now))
+        assert total is not None
+        return total
 
     def _kept(self, fields: Fields) -> Fields:
         """Rounded to the accumulator's formats."""
