@@ -361,6 +361,8 @@ static void note_record(const struct work *w, const nicemu_record *r)
 
 static void record(const struct work *w, const nicemu_record *r, const struct message *partial)
 {
+    if (!r)
+        return;
     memcpy(recorded(w, r), partial->payload, partial->bytes);
     note_record(w, r);
 }
@@ -428,17 +430,6 @@ static bool write_message(struct work *w, u32 which, struct call *call)
     return true;
 }
 
-/* The partial sum as a message to the parent, and into the record. */
-static bool emit_up(struct work *w, struct call *call)
-{
-    const nicemu_record *r = record_of(w);
-    if (!write_message(w, NICEMU_EMIT, call))
-        return false;
-    if (r)
-        record(w, r, &w->kept->up);
-    return true;
-}
-
 /* The partial sum: into the record, and of all but a root into a message to the parent. */
 static bool emit(struct work *w)
 {
@@ -446,8 +437,12 @@ static bool emit(struct work *w)
     if (w->member->root && !r)
         return true;
     struct call call = leaving(w, NICEMU_EMIT);
-    if (!w->member->root)
-        return emit_up(w, &call);
+    if (!w->member->root) {
+        if (!write_message(w, NICEMU_EMIT, &call))
+            return false;
+        record(w, r, &w->kept->up);
+        return true;
+    }
     u32 bytes = w->turn->exchange->what.kinds[NICEMU_PARTIALS].bytes;
     call.destination = (struct leaving){recorded(w, r), (u64)w->piece.count * bytes};
     if (!invoke(w, &call))
@@ -462,14 +457,15 @@ static bool finish(struct work *w)
     return write_message(w, NICEMU_FINISH, &call);
 }
 
-/* The entry that merges all children and leaves, in one pass; 0 where there is none, some are
- * merged already, or another entry wants the accumulator. */
+/* The entry that merges all children and leaves, in one pass; 0 where there is none, or another
+ * entry wants the accumulator.  Where there is one, `merge` would not have begun before: a call
+ * takes as many. */
 static u64 whole_entry(const struct work *w)
 {
     const struct member *m = w->member;
     u64 all = w->lane->slot.expected;
     if (m->group->arrival || w->turn->moved || m->children > NICEMU_MAX_FAN_IN ||
-        w->version->arrived != all || w->version->merged || (m->devices && m->devices != all) ||
+        w->version->arrived != all || (m->devices && m->devices != all) ||
         (m->root && record_of(w)))
         return 0;
     return kind_of(w, 0)->whole[m->root ? NICEMU_FINISH : NICEMU_EMIT][m->children];
@@ -479,9 +475,11 @@ static bool merge_whole(struct work *w, u64 pc)
 {
     struct gathering g = {.k = w->member->children};
     struct call call = gather(w, pc, &g);
-    if (!(w->member->root ? write_message(w, NICEMU_FINISH, &call) : emit_up(w, &call)))
+    if (!write_message(w, w->member->root ? NICEMU_FINISH : NICEMU_EMIT, &call))
         return false;
     gathered(w, &g);
+    if (!w->member->root)
+        record(w, record_of(w), &w->kept->up);
     return true;
 }
 

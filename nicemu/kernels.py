@@ -203,7 +203,7 @@ class _Loop:
             self.lines.append(f"%worse = call i32 @llvm.umax.i32(i32 %worst, i32 {self.status})")
             left = (
                 "%status = phi i32 [0, %entry], [%worse, %loop]\n"
-                "  %out = zext i32 %status to i64\n  ret i64 %out"
+                "  %returned = zext i32 %status to i64\n  ret i64 %returned"
             )
         element = ["%element = add i64 %ctx.element, %i"] if self.op.context else []
         loop = "\n  ".join([*counted, *element, *self.lines])

@@ -736,7 +736,7 @@ def test_threads_share_a_handle(algorithm: str) -> None:
 def test_an_interrupt_does_not_end_a_collective(algorithm: str, in_place: bool) -> None:
     """It is heard at any moment; what is done stays done, and is told once."""
     world = Communicator(4, algorithm=algorithm)
-    arrays = normal(4, 1_000_000)
+    arrays = normal(4, 4_000_000)
     alone = world.allreduce(arrays, partials=True)
     handle = world.start("allreduce", arrays, partials=True, out=arrays if in_place else None)
     told: list[Partial] = []
@@ -749,7 +749,7 @@ def test_an_interrupt_does_not_end_a_collective(algorithm: str, in_place: bool) 
     try:
         while not handle.done:
             try:
-                signal.setitimer(signal.ITIMER_REAL, 0.02 * 2**interrupts)
+                signal.setitimer(signal.ITIMER_REAL, 0.002 * 2**interrupts)
                 handle.wait(told.append)
             except KeyboardInterrupt:
                 interrupts += 1

@@ -230,10 +230,11 @@ def test_rows_of_an_array_are_streams() -> None:
     same_bits(result.values, expected("sum", "wide", list(rows)))
 
 
-@pytest.mark.parametrize("into", [None, 0, 3, 8])
-def test_result_into_an_array(into: int | None) -> None:
-    """A given one, or a stream in place; nine streams are reduced in two handler calls."""
-    inputs = streams(9, 4000, "bfloat16")
+@pytest.mark.parametrize("workers", [4, 8, 9])
+@pytest.mark.parametrize("into", [None, 0, 3, -1])
+def test_result_into_an_array(into: int | None, workers: int) -> None:
+    """A given one, or a stream in place; by one handler call, or by several."""
+    inputs = streams(workers, 4000, "bfloat16")
     want = expected("sum", "wide", inputs)
     out = np.empty_like(want) if into is None else inputs[into]
     result = device(kernel("sum", "bfloat16")).reduce(inputs, out=out)

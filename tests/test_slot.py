@@ -69,6 +69,22 @@ def test_invariant_2_a_result_leaves_only_when_all_have_contributed() -> None:
     assert wire.fabric.counters().sent == sent + 3
 
 
+def test_invariant_2_one_pass_over_the_payloads_needs_them_all() -> None:
+    """An entry that begins and leaves is called once, when the last child has sent."""
+    for seed in range(5):
+        wire = Wire(8, topology="tree(4)")
+        sent = wire.fabric.counters().sent
+        *others, last = (int(child) for child in np.random.default_rng(seed).permutation(4))
+        for child in others:
+            assert wire.receive(wire.up(child, 0)) == "accepted"
+            assert wire.receive(wire.up(child, 0)) == "duplicate"
+        assert (wire.calls(), wire.fabric.counters().sent) == (0, sent)
+        assert wire.receive(wire.up(last, 0)) == "accepted"
+        assert (wire.calls(), wire.fabric.counters().sent) == (1, sent + 1)
+        wire.inputs = wire.inputs[:4]
+        assert emitted(wire) == total(wire, 0).tobytes()
+
+
 def test_invariant_2_a_result_never_changes() -> None:
     """Late duplicates, of other payloads too, are answered with the result as it was."""
     wire = Wire(2)
