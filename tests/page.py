@@ -1,0 +1,50 @@
+"""``python -m tests.page examples``: run the programs of a page of the guide, in one namespace, and
+write what each prints below it.
+
+A block of ``text`` right after a block of ``python`` is what that program prints.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+import sys
+from collections.abc import Iterator
+from contextlib import redirect_stdout
+from pathlib import Path
+from typing import Any
+
+import nicemu
+
+_PROGRAM = re.compile(r"```python\n(?P<code>.*?)```\n(?:```text\n(?P<shown>.*?)```\n)?", re.S)
+
+
+def path(page: str) -> Path:
+    """Of a page's file."""
+    return Path(nicemu.__file__).parent / "guide" / f"{page}.md"
+
+
+def run(text: str, names: dict[str, Any]) -> Iterator[tuple[re.Match[str], str]]:
+    """Each program of a page and what it prints; names: its namespace."""
+    for found in _PROGRAM.finditer(text):
+        printed = io.StringIO()
+        with redirect_stdout(printed):
+            exec(found["code"], names)
+        yield found, printed.getvalue()
+
+
+def main() -> None:
+    for page in sys.argv[1:]:
+        text = path(page).read_text()
+        printed = iter([lines for _, lines in run(text, {})])
+
+        def rewritten(found: re.Match[str], printed: Iterator[str] = printed) -> str:
+            lines = next(printed)
+            shown = f"```text\n{lines}```\n" if lines else ""
+            return f"```python\n{found['code']}```\n{shown}"
+
+        path(page).write_text(_PROGRAM.sub(rewritten, text))
+
+
+if __name__ == "__main__":
+    main()
