@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from nicemu.arguments import known
 from nicemu.dtypes import Format, format_of
 from nicemu.errors import ArgumentError
 from nicemu.image import KernelImage
@@ -43,9 +44,16 @@ def _prod(a: Any, b: Any) -> Any:
     return a * b
 
 
-def premul_sum(factor: float) -> ReduceOp:
-    """The sum of the elements, each multiplied by a factor first, in the accumulator's format."""
-    scale = float(factor)
+def premul_sum(factor: float | str) -> ReduceOp:
+    """The sum of the elements, each multiplied by a factor first, in the accumulator's format.
+
+    Raises:
+        ArgumentError: the factor is no number.
+    """
+    try:
+        scale = float(factor)
+    except (TypeError, ValueError):
+        raise ArgumentError(f"premul_sum of factor {factor!r}: use a number") from None
 
     @reduce_op(name="premul_sum")
     def merge(a: Any, b: Any) -> Any:
@@ -235,20 +243,36 @@ _FAMILIES: dict[str, Callable[[Format], ReduceOp]] = {
     "sat_sum": sat_sum,
     "stochastic_sum": stochastic_sum,
 }
-#: the names of all
+#: how premul_sum is named, which needs its factor
+PREMUL_SUM = "premul_sum:FACTOR"
+#: the names of all others
 BUILTINS: tuple[str, ...] = (*_OPS, *_FAMILIES)
+
+
+@cache
+def _premul_sum(factor: str) -> ReduceOp:
+    """One op for the same text."""
+    return premul_sum(factor)
 
 
 def builtin(op: str, element: str | np.dtype | type | Format) -> ReduceOp:
     """A built-in op for elements of a format.
 
+    Args:
+        op: one of BUILTINS, or "premul_sum:0.5" with the factor behind.
+        element: the format.
+
     Raises:
         ArgumentError: unknown op or format, or the op is not for that format.
     """
+    name, colon, factor = op.partition(":") if isinstance(op, str) else (op, "", "")
+    if name == "premul_sum":
+        if not colon:
+            raise ArgumentError("op 'premul_sum' has no factor: write it behind, 'premul_sum:0.5'")
+        return _premul_sum(factor)
+    known("op", op, BUILTINS, f" or {PREMUL_SUM}")
     if op in _OPS:
         return _OPS[op]
-    if op not in _FAMILIES:
-        raise ArgumentError(f"op {op!r} is unknown: use one of {', '.join(BUILTINS)}")
     return _FAMILIES[op](element if isinstance(element, Format) else format_of(element))
 
 
@@ -259,7 +283,8 @@ def kernel(
 
     Args:
         op: "sum", "avg", "prod", "max", "min", "maximum", "minimum", "argmax", "l2norm",
-            "logsumexp", "band", "bor", "bxor", "sat_sum" or "stochastic_sum".
+            "logsumexp", "band", "bor", "bxor", "sat_sum", "stochastic_sum", or "premul_sum:0.5"
+            with the factor behind.
         element: format of the workers' elements and of the result: a name ("bfloat16", "f16",
             ...), a dtype, or a row of nicemu.dtypes.
         preset: numerics: "wide" (float32 accumulator and partial sums), "per-hop" (float32

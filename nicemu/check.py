@@ -1,24 +1,25 @@
 """What an author should know of an op before trusting it, found by running its image on a core.
 
 Owns: the questions, what counts as an answer, and how answers are shown.  Memory is bounds', what
-is tried samples', the host's bits host's.
+is tried samples', the host's bits host's.  All but these is asked of an image, whatever made it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import product
 from typing import Any
 
 import numpy as np
 
-from nicemu._core import Cores
+from nicemu._core import VLENS, Cores, extension_names
 from nicemu.bounds import bounds
 from nicemu.dtypes import Format, Item, item_of
 from nicemu.errors import FaultError, StatusError
 from nicemu.host import HostKernels
-from nicemu.image import Context, Formats, KernelImage
+from nicemu.image import LEAVING, Context, Formats, KernelImage
+from nicemu.isa import extensions
 from nicemu.machine import Machine
 from nicemu.machine import machine as machine_of
 from nicemu.nic import Nic, Stream
@@ -29,6 +30,7 @@ __all__ = ["Check", "Finding", "Law", "check"]
 
 RANDOM = 4096  # random elements or groups of them
 ROUNDING = 4  # ulp of the largest number involved that rounding explains
+SHIFT = 7919  # elements by which the streams of one list are moved against each other
 MOST_EDGES = 16  # elements of which all groups with an end of the format are tried
 #: law -> the numbers of its operands, and the two ways to merge them
 LAWS = {"commutative": (2, "ab", "ba"), "associative": (3, "(ab)c", "a(bc)")}
@@ -162,12 +164,12 @@ class Check:
         return "".join(table._repr_html_() for table in self.tables())
 
 
-def check(image: KernelImage, host: HostKernels, machine: str | Machine, seed: int) -> Check:
+def check(image: KernelImage, host: HostKernels | None, machine: str | Machine, seed: int) -> Check:
     """Ask everything.
 
     Args:
         image: the op.
-        host: the same op as code of the host.
+        host: the same op as code of the host; None: there is none, and nothing is asked of it.
         machine: preset name or :class:`nicemu.Machine`.
         seed: of the random elements.
     """
@@ -179,6 +181,7 @@ def check(image: KernelImage, host: HostKernels, machine: str | Machine, seed: i
         lab = _Lab(image, which)
         try:
             findings += _elements(lab, host, seed)
+            findings.append(_alike(image, which, seed))
             laws = tuple(
                 _law(lab, name, numbers, _ordinary(lab, size, seed) if usual else _ends(lab, size))
                 for numbers, usual in (("ordinary", True), ("ends", False))
@@ -203,19 +206,22 @@ def check(image: KernelImage, host: HostKernels, machine: str | Machine, seed: i
 def _known(image: KernelImage, machine: Machine) -> Finding:
     """Is every instruction one of the machine's cores'?"""
     cores, at, count = Cores(1, machine.vlen), 0, 0
-    extensions: set[str] = set()
+    has = extension_names() if machine.isa is None else extensions(machine.isa, machine.vlen)
+    used: set[str] = set()
     while at < len(image.code):
         word = int.from_bytes(image.code[at : at + 4], "little")
         row = cores.decode(word)
         if row is None or at + row.size > len(image.code):
             detail = f"{word:#010x} at {at:#x} is no instruction of the cores"
             return Finding("instructions known", "no", detail, good=False)
-        extensions.add(row.extension)
+        if row.extension not in has:
+            detail = f"{row.name} at {at:#x} is of {row.extension}, and {machine.name} has none"
+            return Finding("instructions known", "no", detail, good=False)
+        used.add(row.extension)
         at += row.size
         count += 1
-    used = " ".join(sorted(extensions))
-    detail = f"{count:,} instructions, {len(image.code):,} bytes, nothing undefined; of {used}"
-    return Finding("instructions known", "yes", detail)
+    detail = f"{count:,} instructions, {len(image.code):,} bytes, nothing undefined; of "
+    return Finding("instructions known", "yes", detail + " ".join(sorted(used)))
 
 
 def _kept(image: KernelImage, machine: Machine) -> list[Finding]:
@@ -267,16 +273,17 @@ class _Lab:
         return done.values, np.zeros(count, bool)
 
 
-def _elements(lab: _Lab, host: HostKernels, seed: int) -> list[Finding]:
-    """lift and finish on all elements of at most 16 bits, else on some; the host's bits."""
+def _tried(row: Format, seed: int) -> np.ndarray:
+    """All elements of at most 16 bits; of wider ones some."""
+    if row.size <= 2:
+        return every(row)
+    return np.concatenate([ordinary(row, RANDOM, seed), simple(row, row.fraction_bits), edges(row)])
+
+
+def _elements(lab: _Lab, host: HostKernels | None, seed: int) -> list[Finding]:
+    """lift and finish on elements; are the bits the host's?"""
     row = lab.formats.element.formats[0]
-    elements = (
-        every(row)
-        if row.size <= 2
-        else np.concatenate(
-            [ordinary(row, RANDOM, seed), simple(row, row.fraction_bits), edges(row)]
-        )
-    )
+    elements = _tried(row, seed)
     tried = f"{elements.size:,} {'patterns' if row.size <= 2 else 'elements'}"
     groups = _groups(_few(lab, 3), 3)
     out = []
@@ -287,13 +294,53 @@ def _elements(lab: _Lab, host: HostKernels, seed: int) -> list[Finding]:
         ("merge", "finish", lab.formats.result, groups),
     ):
         values, raised = lab.run([Stream(x, rank) for rank, x in enumerate(streams)], leave)
-        differ += _differing(lab, host, [x[~raised] for x in streams], leave)
+        if host is not None:
+            differ += _differing(lab, host, [x[~raised] for x in streams], leave)
         if streams is not groups:
             out.append(_told(what, tried, elements, values, raised, row, item))
     cases = 2 * elements.size + groups[0].size
-    detail = f"{differ:,} of {cases:,} cases differ" if differ else f"{cases:,} cases"
-    out.append(Finding("same bits as on the host", "no" if differ else "yes", detail, not differ))
+    if host is None:
+        detail = "assembly runs on cores only"
+        out.append(Finding("same bits as on the host", "not asked", detail))
+    else:
+        out.append(_same("same bits as on the host", differ, cases))
     return out
+
+
+def _same(what: str, differ: int, cases: int) -> Finding:
+    detail = f"{differ:,} of {cases:,} cases differ" if differ else f"{cases:,} cases"
+    return Finding(what, "no" if differ else "yes", detail, not differ)
+
+
+def _alike(image: KernelImage, machine: Machine, seed: int) -> Finding:
+    """Are the bits the same with vectors of any length, of payloads one by one and together?"""
+    streams = [
+        Stream(np.roll(_tried(image.formats.element.formats[0], seed), rank * SHIFT), rank)
+        for rank in range(machine.max_fan_in)
+    ]
+    plain = _Lab(image, replace(machine, max_fan_in=1))
+    labs = [_Lab(image, replace(machine, vlen=vlen)) for vlen in _lengths(machine)]
+    differ = cases = 0
+    partial = []
+    for stream in streams:
+        values, raised = plain.run([stream])
+        if not raised.all():
+            values[raised] = values[~raised][0]
+        partial.append(Stream(values, stream.rank, 1, True))
+    for given in (streams, partial):
+        for leave in LEAVING:
+            expected, raised = plain.run(given, leave)
+            for lab in labs:
+                values, also = lab.run(given, leave)
+                wrong = (raised != also) | (~raised & (_bits(values) != _bits(expected)))
+                differ += int(wrong.sum())
+                cases += wrong.size
+    return _same("same bits for every VLEN and fan-in", differ, cases)
+
+
+def _lengths(machine: Machine) -> tuple[int, ...]:
+    """Lengths of vectors that a machine's like may have."""
+    return VLENS if machine.isa is None else (machine.vlen,)
 
 
 def _differing(lab: _Lab, host: HostKernels, streams: list[np.ndarray], leave: str) -> int:

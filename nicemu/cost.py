@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from operator import index
 from typing import Any
 
 import numpy as np
 
 from nicemu._core import class_names
-from nicemu.errors import ArgumentError, OpError
+from nicemu.arguments import whole
+from nicemu.errors import OpError
 from nicemu.image import LEAVING, REDUCING, Entry, Formats, KernelImage
 from nicemu.machine import Machine
 from nicemu.nic import Nic
@@ -152,10 +152,7 @@ def cost(image: KernelImage, machine: str | Machine, payload: int) -> Cost:
     nic.load(image)
     formats = image.formats
     least = max(item.size for item in (formats.element, formats.partial, formats.result))
-    if not least <= index(payload) <= nic.machine.max_payload:
-        raise ArgumentError(
-            f"payload {payload} is out of range: use {least}..{nic.machine.max_payload} bytes"
-        )
+    size = whole("payload", payload, least, nic.machine.max_payload)
     entries = [Entry.of(name) for name in image.entries]
     order = [*REDUCING, *LEAVING]
     entries.sort(key=lambda e: (bool(e.leaving), order.index(e.reducing or e.leaving), e.payloads))
@@ -164,9 +161,9 @@ def cost(image: KernelImage, machine: str | Machine, payload: int) -> Cost:
         preset=image.preset,
         element=image.element,
         machine=nic.machine,
-        payload=index(payload),
+        payload=size,
         entries={
-            str(entry): _counted(nic, entry, payload)
+            str(entry): _counted(nic, entry, size)
             for entry in entries
             if entry.payloads <= nic.machine.max_fan_in
         },

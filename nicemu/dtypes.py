@@ -118,7 +118,7 @@ def format_of(name: str | np.dtype | type, among: tuple[Format, ...] = FORMATS) 
     else:
         try:
             found = [f for f in among if name is not None and f.dtype == np.dtype(name)]
-        except TypeError:  # e.g. a torch dtype
+        except (TypeError, ValueError):  # e.g. a torch dtype, a dict
             found = []
     if not found:
         known = ", ".join(f"{f.name} ({f.alias})" for f in among)
@@ -268,7 +268,7 @@ def item_of(spec: ItemSpec) -> Item:
         return Item(tuple((name, format_of(spec[name])) for name in spec.names))
     if isinstance(spec, Sequence) and not isinstance(spec, str):
         pairs = [x if isinstance(x, list | tuple) else (f"f{i}", x) for i, x in enumerate(spec)]
-        if any(len(pair) != 2 for pair in pairs):
+        if any(len(pair) != 2 or not isinstance(pair[0], str) for pair in pairs):
             raise ArgumentError(f"fields {spec!r}: use formats, or pairs of a name and a format")
         return Item(tuple((name, format_of(row)) for name, row in pairs))
     return Item((("", format_of(spec)),))

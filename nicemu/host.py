@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import ctypes
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any, TypeGuard
 
 import numpy as np
 
+from nicemu.arguments import known, whole
 from nicemu.compile import FunctionSource, kernels_of
 from nicemu.dtypes import Format, Item, format_of
 from nicemu.errors import ArgumentError, StatusError
@@ -20,11 +22,12 @@ from nicemu.image import LEAVING, Context, Entry, Formats
 from nicemu.llvm import on_host
 from nicemu.order import Order, leaves
 
-__all__ = ["HostCall", "HostKernels", "canonical"]
+__all__ = ["HostCall", "HostKernels", "arrays", "canonical"]
 
 
 #: fields of the context that only devices know
 _OF_DEVICES = {"seq", "chunk", "device"}
+MOST_ITEMS = 1 << 40  # of a call
 _LOOP_HINT = re.compile(r", !llvm\.loop !\d+")
 
 
@@ -96,8 +99,9 @@ class HostKernels:
         Raises:
             ArgumentError: no such entry, or arrays that do not fit.
         """
-        if entry not in self._functions:
-            raise ArgumentError(f"entry {entry!r} is not there: use {', '.join(self.entries)}")
+        known("entry", entry, self.entries)
+        _check_context(context)
+        payloads = _listed(payloads, "payloads")
         formats = self.formats
         does = Entry.of(entry)
         if len(payloads) != does.payloads:
@@ -105,9 +109,11 @@ class HostKernels:
                 f"entry {entry!r} with {len(payloads)} payloads: it takes {does.payloads}"
             )
         if count is None:
-            if accumulator is None and not payloads:
+            given = [*([] if accumulator is None else [accumulator]), *payloads]
+            if not given:
                 raise ArgumentError("count is not given: pass count, payloads or accumulator")
-            count = len(payloads[0] if accumulator is None else accumulator)
+            count = np.size(given[0])
+        count = whole("count", count, 0, MOST_ITEMS)
         payload = formats.partial if does.partials else formats.element
         if accumulator is None:
             accumulator = np.zeros(count, formats.accumulator.dtype)
@@ -138,7 +144,8 @@ class HostKernels:
         """Streams of elements reduced into one, as the devices of a tree would.
 
         Args:
-            streams: 1-D arrays of the element's dtype, all of one length; stream i is rank i.
+            streams: 1-D arrays of the element's dtype, all of one length, or the rows of a 2-D
+                array; stream i is rank i.
             order: who merges whom (nested tuples of ranks, as Result.order); None: one device, in
                 the order of the list.
             context: what the functions may know; rank, child and contributors are counted here, as
@@ -149,24 +156,33 @@ class HostKernels:
             Shape (count,), of the result's dtype, or of the partial sums'.
 
         Raises:
-            ArgumentError: no stream, streams that do not fit, or a rank that has none.
+            ArgumentError: no stream, streams that do not fit, an order that is none, a rank in it
+                that has no stream or comes twice, or another ``leave``.
             StatusError: the op raises an exception.
         """
+        given = arrays(streams)
         item = self.formats.element
-        if not streams or any(x.shape != streams[0].shape or x.ndim != 1 for x in streams):
-            shapes = ", ".join(str(x.shape) for x in streams) or "none"
-            raise ArgumentError(f"streams {shapes}: use 1-D arrays of {item}, of one length")
-        order = tuple(range(len(streams))) if order is None else order
-        if not isinstance(order, tuple) or not set(leaves(order)) <= set(range(len(streams))):
-            raise ArgumentError(f"order {order!r}: use nested tuples of 0..{len(streams) - 1}")
+        for i, values in enumerate(given):
+            if (values.shape, values.dtype) != (given[0].shape[:1], item.dtype):
+                raise ArgumentError(
+                    f"streams[{i}] has shape {values.shape} and dtype {values.dtype}: use 1-D "
+                    f"arrays of {item}, all of one length"
+                )
+        known("leave", leave, LEAVING)
+        _check_context(context)
+        order = tuple(range(len(given))) if order is None else order
+        if not _is_order(order, len(given)):
+            raise ArgumentError(
+                f"order {order!r}: use nested tuples of 0..{len(given) - 1}, each once at most"
+            )
         unknown = self.reads & _OF_DEVICES
         if unknown and any(isinstance(part, tuple) for part in order):
             raise ArgumentError(
                 f"op {self.name} reads {', '.join(sorted(unknown))}, of which a tree has several: "
                 "compare one device's chunk"
             )
-        context = replace(context or Context(), group=len(streams))
-        return self._leaving(leave, streams, order, context)
+        context = replace(context or Context(), group=len(given))
+        return self._leaving(leave, given, order, context)
 
     def _leaving(
         self, leave: str, streams: Sequence[np.ndarray], node: Sequence[Order], context: Context
@@ -182,9 +198,9 @@ class HostKernels:
             else:
                 payload = self._leaving("emit", streams, part, context)
                 entries = ("load", "merge")
-            known = replace(context, rank=ranks[0], child=child, contributors=merged)
+            told = replace(context, rank=ranks[0], child=child, contributors=merged)
             entry = entries[total is not None]
-            total = self._checked(entry, [payload], total, known).accumulator
+            total = self._checked(entry, [payload], total, told).accumulator
         done = self._checked(leave, [], total, replace(context, contributors=merged))
         assert done.output is not None  # emit and finish give it
         return done.output
@@ -203,8 +219,51 @@ class HostKernels:
         return done
 
 
-def _packed(values: np.ndarray, item: Item, count: int) -> np.ndarray:
+def arrays(streams: object) -> list[np.ndarray]:
+    """Streams as a list; of a 2-D array, its rows.
+
+    Raises:
+        ArgumentError: there is none, or something else than a plain numpy array among them.
+    """
+    given = _listed(streams, "streams")
+    if not given:
+        raise ArgumentError("streams is empty: pass one array per rank")
+    for i, values in enumerate(given):
+        if not isinstance(values, np.ndarray) or isinstance(values, np.ma.MaskedArray):
+            raise ArgumentError(f"streams[{i}] is {type(values).__name__}: pass a numpy array")
+    return given
+
+
+def _listed(given: object, what: str) -> list[Any]:
+    """What holds arrays, as a list."""
+    if not isinstance(given, Iterable) or (isinstance(given, np.ndarray) and given.ndim < 2):
+        raise ArgumentError(f"{what} is {type(given).__name__}: pass a list of 1-D arrays")
+    return list(given)
+
+
+def _check_context(context: object) -> None:
+    if context is not None and not isinstance(context, Context):
+        raise ArgumentError(f"context is {type(context).__name__}: use nicemu.Context")
+
+
+def _is_order(order: object, ranks: int) -> TypeGuard[tuple[Order, ...]]:
+    """Is it nested tuples, none empty, of different numbers below ranks?"""
+
+    def whole(node: object) -> bool:
+        if isinstance(node, tuple):
+            return bool(node) and all(map(whole, node))
+        return type(node) is int and 0 <= node < ranks
+
+    if not isinstance(order, tuple) or not whole(order):
+        return False
+    found = leaves(order)
+    return len(set(found)) == len(found)
+
+
+def _packed(values: object, item: Item, count: int) -> np.ndarray:
     """A copy of its bytes, as a core has them."""
+    if not isinstance(values, np.ndarray):
+        raise ArgumentError(f"a payload or accumulator is {type(values).__name__}: pass an array")
     if values.dtype != item.dtype or values.shape != (count,):
         raise ArgumentError(
             f"array of shape {values.shape} and dtype {values.dtype}: this entry takes "

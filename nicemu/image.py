@@ -20,6 +20,7 @@ from pathlib import Path
 from string import digits
 from types import MappingProxyType
 
+from nicemu.arguments import known, whole
 from nicemu.dtypes import Format, Item, format_of, item_of
 from nicemu.errors import ArgumentError, ImageError
 
@@ -156,8 +157,7 @@ class Context:
         block = bytearray(CONTEXT_SIZE)
         for name, (offset, size) in CONTEXT_FIELDS.items():
             value = ABI_VERSION if name == "abi" else getattr(self, name)
-            if not 0 <= value < 1 << 8 * size:
-                raise ArgumentError(f"context {name}={value}: use 0..{(1 << 8 * size) - 1}")
+            value = whole(f"context {name}", value, 0, (1 << 8 * size) - 1)
             block[offset : offset + size] = value.to_bytes(size, "little")
         return bytes(block)
 
@@ -208,8 +208,7 @@ def preset_formats(element: str | Format, preset: str) -> Formats:
         ArgumentError: unknown element format or preset.
     """
     row = element if isinstance(element, Format) else format_of(element)
-    if preset not in PRESETS:
-        raise ArgumentError(f"preset {preset!r} is unknown: use one of {', '.join(PRESETS)}")
+    known("preset", preset, PRESETS)
     wide = format_of("float32") if row.kind == "float" and row.size < 4 else row
     own = item_of(row)
     chosen = {"wide": item_of(wide), "element": own}

@@ -6,6 +6,7 @@ used.  What the IR computes is the others' affair.
 
 from __future__ import annotations
 
+import io
 import threading
 from collections.abc import Iterable
 from functools import cache
@@ -30,8 +31,6 @@ KERNEL = {"loop_vectorization": True, "slp_vectorization": False, "loop_unrollin
 # constants are built by instructions, not loaded: an image has no data.  Only the RISC-V back end
 # knows these options, so the user's numba does not see them.
 OPTIONS = ("-riscv-lower-fpimm-cost=16", "-riscv-max-build-ints-cost=16")
-# x86 instructions that narrow float32 to bfloat16 and take subnormal numbers for zero
-FLUSHING = ("avx512bf16", "avxneconvert")
 _LOCK = threading.Lock()  # llvmlite parses into one context that all threads share
 
 
@@ -138,6 +137,27 @@ def emit(texts: Iterable[str], keep: Iterable[str], what: str) -> bytes:
         return bytes(machine.emit_object(module))
 
 
+#: Of an x86 host's features those that code for it may use.  All that they do follows IEEE 754;
+#: what later ones do does not: avx512bf16 and avxneconvert take subnormal numbers for zeros when
+#: they round to bfloat16, and bits would depend on the host.
+HOST_FEATURES = (
+    "sse", "sse2", "sse3", "ssse3", "sse4.1", "sse4.2", "popcnt", "lzcnt", "bmi", "bmi2", "avx",
+    "avx2", "fma", "f16c",
+)  # fmt: skip
+
+
+def _host(llvm: Any) -> Any:
+    """The target machine of this process."""
+    triple, cpu = llvm.get_process_triple(), llvm.get_host_cpu_name()
+    features = llvm.get_host_cpu_features()
+    if triple.startswith("x86_64"):
+        cpu = "x86-64"
+        features = type(features)({name: features.get(name, False) for name in HOST_FEATURES})
+    return llvm.Target.from_triple(triple).create_target_machine(
+        cpu=cpu, features=features.flatten(), opt=2, reloc="pic", codemodel="jitdefault", jit=True
+    )
+
+
 def on_host(texts: Iterable[str], keep: Iterable[str], what: str) -> tuple[Any, dict[str, int]]:
     """Modules compiled for the host, without vectors.
 
@@ -145,19 +165,34 @@ def on_host(texts: Iterable[str], keep: Iterable[str], what: str) -> tuple[Any, 
         What must outlive the functions, and the address of each that is kept.
 
     Raises:
-        ImageError: a module is not valid IR.
+        ImageError: a module is not valid IR, or calls what this process does not have.
     """
     llvm = _llvm()
     kept = list(keep)
     with _LOCK:
-        features = llvm.get_host_cpu_features()
-        features.update({name: False for name in FLUSHING if name in features})
-        machine = llvm.Target.from_triple(llvm.get_process_triple()).create_target_machine(
-            cpu=llvm.get_host_cpu_name(), features=features.flatten(),
-            opt=2, reloc="pic", codemodel="jitdefault", jit=True,
-        )  # fmt: skip
+        machine = _host(llvm)
         module = _prepared(llvm, machine, texts, kept, what)
         _run(llvm, module, machine, SCALAR)
-        engine = llvm.create_mcjit_compiler(module, machine)
+        elf = machine.emit_object(module)
+        for name in _undefined(elf):  # LLVM would end the process
+            if llvm.address_of_symbol(name) is None:
+                raise ImageError(
+                    f"{what}: its code for the host needs {name}, which is not there: compare on "
+                    "cores, with Nic.reduce"
+                )
+        engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), machine)
+        engine.add_object_file(llvm.ObjectFileRef.from_data(elf))
         engine.finalize_object()
         return engine, {name: engine.get_function_address(name) for name in kept}
+
+
+_TABLE = "_GLOBAL_OFFSET_TABLE_"  # which the loader makes
+
+
+def _undefined(elf: bytes) -> list[str]:
+    """Symbols that an object needs and does not define."""
+    from elftools.elf.elffile import ELFFile
+
+    file: Any = ELFFile(io.BytesIO(elf))
+    symbols = file.get_section_by_name(".symtab").iter_symbols()
+    return [s.name for s in symbols if s["st_shndx"] == "SHN_UNDEF" and s.name not in ("", _TABLE)]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, fields, replace
 
+from nicemu.arguments import known
 from nicemu.errors import ArgumentError
 
 __all__ = ["MACHINES", "Machine", "Timing", "machine"]
@@ -226,6 +227,4 @@ def machine(which: str | Machine) -> Machine:
     """
     if isinstance(which, Machine):
         return which
-    if which not in MACHINES:
-        raise ArgumentError(f"machine {which!r} is unknown: use one of {', '.join(MACHINES)}")
-    return MACHINES[which]
+    return MACHINES[known("machine", which, MACHINES)]

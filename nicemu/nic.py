@@ -33,6 +33,7 @@ import numpy as np
 from nicemu import _core
 from nicemu._core import Cores, Counters, Cycles, Stop
 from nicemu._nicemu import ffi, lib
+from nicemu.arguments import known
 from nicemu.dtypes import Item, item_of
 from nicemu.errors import ArgumentError, FaultError, ImageError, StatusError
 from nicemu.image import (
@@ -565,8 +566,7 @@ class Nic:
         """
         self._check_idle()
         image = self.image
-        if leave not in LEAVING:
-            raise ArgumentError(f"leave {leave!r} is unknown: use one of {', '.join(LEAVING)}")
+        known("leave", leave, LEAVING)
         leaving = getattr(image.formats, LEAVING[leave])
         inputs = self._inputs(streams, context or Context())
         widest = max(

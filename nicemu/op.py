@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol, overload
 
 import numpy as np
 
+from nicemu.arguments import whole
 from nicemu.compile import (
     Code,
     FunctionSource,
@@ -32,6 +33,7 @@ from nicemu.image import Formats, KernelImage, preset_formats
 if TYPE_CHECKING:
     from nicemu.check import Check
     from nicemu.cost import Cost
+    from nicemu.host import HostKernels
     from nicemu.image import Context
     from nicemu.listing import Listing
     from nicemu.machine import Machine
@@ -285,7 +287,7 @@ class ReduceOp:
             raise ArgumentError(
                 f"op {self.name}: its assembly is for preset {self.preset!r}, not {preset!r}"
             )
-        usual = preset_formats(row, preset or self.preset)
+        usual = preset_formats(row, self.preset if preset is None else preset)
         said = {
             name: None if spec is None else _resolved(spec, row)
             for name, spec in self._types.items()
@@ -315,16 +317,22 @@ class ReduceOp:
             ImageError: numba or llvmlite is missing.
         """
         formats = self.formats(element, preset)
-        key = (formats, preset or self.preset, self._source.key())  # globals may have changed
+        chosen = preset or self.preset
+        key = (formats, chosen, self._source.key())  # globals may have changed
         if key not in self._images:
-            made = compile_image(self.name, self._source, formats, preset or self.preset)
+            made = compile_image(self.name, self._source, formats, chosen)
             self._images[key] = made
         return self._images[key]
 
-    def _functions(self) -> FunctionSource:
+    def _on_host(
+        self, element: str | np.dtype | type | Format | None, preset: str | None
+    ) -> HostKernels | None:
+        """The same IR as code of the host; None: there is none of assembly."""
+        from nicemu.host import HostKernels
+
         if isinstance(self._source, _AssemblySource):
-            raise OpError(f"{self.name}: is assembly, which only a core runs: use Nic.handle")
-        return self._source
+            return None
+        return HostKernels(self.name, self._source, self.formats(element, preset))
 
     # ---- what its author wants to know -------------------------------------------------------
 
@@ -339,7 +347,8 @@ class ReduceOp:
         """What the op gives on the host: the IR that cores run, compiled for this machine.
 
         Args:
-            streams: 1-D arrays, all of one length and of the element's dtype; stream i is rank i.
+            streams: 1-D arrays, all of one length and of the element's dtype, or the rows of a 2-D
+                array; stream i is rank i.
             preset: "wide", "per-hop" or "per-add"; None: the op's own.
             order: nested tuples of ranks, as in Result.order; None: one device merges them in turn.
             context: what the functions may know; rank, child and contributors are counted, and
@@ -350,14 +359,20 @@ class ReduceOp:
 
         Raises:
             ArgumentError: streams that do not fit, or see :meth:`formats`.
-            OpError, ImageError: see :meth:`image`.
+            OpError: the op is assembly, which has no IR; or see :meth:`image`.
+            ImageError: see :meth:`image`.
             StatusError: the op raises an exception.
         """
-        from nicemu.host import HostKernels
+        from nicemu.host import arrays
 
-        element = streams[0].dtype if len(streams) else None
-        host = HostKernels(self.name, self._functions(), self.formats(element, preset))
-        return host.reduce(streams, order=order, context=context)
+        given = arrays(streams)
+        host = self._on_host(given[0].dtype, preset)
+        if host is None:
+            raise OpError(
+                f"{self.name}: is assembly, which only cores run: compare with the reference of "
+                "the same op in Python or C"
+            )
+        return host.reduce(given, order=order, context=context)
 
     def check(
         self,
@@ -371,8 +386,9 @@ class ReduceOp:
 
         Asked are: is every instruction one of the machine's; does every entry keep to its memory;
         how much stack does it use; what becomes of each element (all 65,536 patterns of 16 bits);
-        are the bits those of the host; is merge commutative and associative, and if not, by how
-        many ulp, with the simplest example.
+        are the bits those of the host (not of assembly, which has no IR); are they the same for
+        every length of vectors and every fan-in; is merge commutative and associative, and if not,
+        by how many ulp, with the simplest example.
 
         Args:
             machine: preset name or :class:`nicemu.Machine`.
@@ -383,10 +399,9 @@ class ReduceOp:
             ArgumentError, OpError, ImageError: see :meth:`image`.
         """
         from nicemu.check import check
-        from nicemu.host import HostKernels
 
-        host = HostKernels(self.name, self._functions(), self.formats(element, preset))
-        return check(self.image(element, preset), host, machine, seed)
+        number = whole("seed", seed, 0, 2**64 - 1)
+        return check(self.image(element, preset), self._on_host(element, preset), machine, number)
 
     def disasm(
         self,
@@ -440,10 +455,13 @@ def _read(source: str | Path) -> tuple[str, str | None]:
     """A source's text, and the name of its file, where it is one.
 
     Raises:
+        ArgumentError: it is neither a text nor a path.
         FileFormatError: the file cannot be read.
     """
     if isinstance(source, str):
         return source, None
+    if not isinstance(source, Path):
+        raise ArgumentError(f"source is {type(source).__name__}: use text or a pathlib.Path")
     try:
         return source.read_text("utf-8"), source.name
     except (OSError, ValueError) as error:

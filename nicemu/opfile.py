@@ -12,7 +12,7 @@ from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
 
-from nicemu.builtin import BUILTINS, builtin
+from nicemu.builtin import BUILTINS, PREMUL_SUM, builtin
 from nicemu.dtypes import Format
 from nicemu.errors import ArgumentError, FileFormatError, NicemuError
 from nicemu.op import ReduceOp
@@ -24,20 +24,23 @@ def find_op(name: str) -> Callable[[str | Format], ReduceOp]:
     """What gives the op of that name for a format of elements.
 
     Args:
-        name: of a built-in op, or ``FILE.py:NAME``.  The file is run, as ``python FILE.py`` would,
-            but for ``__name__``, which is not ``"__main__"``.
+        name: of a built-in op, as :func:`nicemu.builtin.builtin` takes it, or ``FILE.py:NAME``.
+            The file is run, as ``python FILE.py`` would, but for ``__name__``, which is not
+            ``"__main__"``.
 
     Raises:
         ArgumentError: there is no such op.
         FileFormatError: the file cannot be read or run.
     """
     path, colon, attribute = name.rpartition(":")
+    if name.partition(":")[0] == "premul_sum":
+        summed = builtin(name, "float32")  # of any element, and its factor is looked at now
+        return lambda _: summed
     if name in BUILTINS:
         return lambda element: builtin(name, element)
     if not (path if colon else name).endswith(".py"):
-        raise ArgumentError(
-            f"op {name!r} is unknown: use FILE.py:NAME or one of {', '.join(BUILTINS)}"
-        )
+        names = ", ".join((*BUILTINS, PREMUL_SUM))
+        raise ArgumentError(f"op {name!r} is unknown: use FILE.py:NAME or one of {names}")
     module = _run(Path(path if colon else name))
     found = getattr(module, attribute, None) if colon else None
     if isinstance(found, ReduceOp):

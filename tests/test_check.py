@@ -175,9 +175,83 @@ def test_reference_refuses(l2norm: ReduceOp) -> None:
         l2norm.reference([x, x[:2]])
     with pytest.raises(ArgumentError, match=r"is for bfloat16, not float32"):
         l2norm.reference([np.ones(3, np.float32)])
-    for order in ((0, 2), 0, (0, -1)):
-        with pytest.raises(ArgumentError, match=r"order .*: use nested tuples of 0\.\.1"):
-            l2norm.reference([x, x], order=order)
+    for order in ((0, 2), 0, (0, -1), (), ((), 0), (0, 0), [0, 1], ([0], 1), ("a",), (True, 0)):
+        with pytest.raises(
+            ArgumentError, match=r"order .*: use nested tuples of 0\.\.1, each once"
+        ):
+            l2norm.reference([x, x], order=order)  # type: ignore[arg-type]
+
+
+def test_reference_takes_rows_and_strides(l2norm: ReduceOp) -> None:
+    x = np.array([[3, 6], [4, 8]], nicemu.bfloat16)
+    assert l2norm.reference(x).tolist() == l2norm.reference(list(x)).tolist() == [5, 10]
+    columns = [x[:, 0], x[:, 1]]
+    assert not columns[0].flags.c_contiguous
+    assert l2norm.reference(columns).tolist() == l2norm.reference(x.T).tolist() != [5, 10]
+    assert l2norm.reference([x[0][:0]] * 2).size == 0
+
+
+FLOATS = np.ones(3, np.float32)
+WRONG: dict[str, tuple[str, Any]] = {
+    "flat array": ("streams is ndarray: pass a list", FLOATS),
+    "number": ("streams is float32", FLOATS[0]),
+    "nothing": ("streams is NoneType", None),
+    "no stream": ("streams is empty: pass one array per rank", []),
+    "lists": (r"streams\[0\] is list: pass a numpy array", [[1.0]]),
+    "mask": (r"streams\[0\] is MaskedArray", [np.ma.masked_array(FLOATS)]),
+    "lengths": (r"streams\[1\] has shape \(2,\) and dtype float32: use 1-D", [FLOATS, FLOATS[:2]]),
+    "dtypes": (r"streams\[1\] has .* dtype float64: use .* float32", [FLOATS, np.ones(3)]),
+    "axes": (r"streams\[0\] has shape \(1, 3\)", [FLOATS[None]]),
+    "byte order": ("dtype >f4 is not supported", [FLOATS.astype(">f4")]),
+    "objects": ("dtype object is not supported", [np.array([None])]),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_reference_refuses_streams(case: str) -> None:
+    text, streams = WRONG[case]
+    with pytest.raises(ArgumentError, match=f"^{text}[^\n]*$"):
+        builtin("sum", "float32").reference(streams)
+
+
+def test_arguments_of_another_kind_are_refused(l2norm: ReduceOp) -> None:
+    """Each by a line that names it."""
+    x = [np.ones(3, nicemu.bfloat16)]
+    odd: Any
+    for odd in (["wide"], 3, {}):
+        for call in (
+            lambda p: l2norm.reference(x, preset=p),
+            lambda p: l2norm.image(preset=p),
+            lambda p: nicemu.reduce_op(preset=p)(max_of_two),
+        ):
+            with pytest.raises(ArgumentError, match=r"^preset .* is unknown: use one of wide, "):
+                call(odd)
+        for call in (l2norm.check, l2norm.cost):
+            with pytest.raises(ArgumentError, match=r"^machine .* is unknown: use one of card, "):
+                call(odd)
+        with pytest.raises(ArgumentError, match=r"^op .* is unknown: use one of sum, "):
+            builtin(odd, "float32")
+        for make in (nicemu.reduce_op.c, nicemu.reduce_op.asm):
+            with pytest.raises(ArgumentError, match=r"^source is \w+: use text or a pathlib.Path$"):
+                make(odd, element="float32")
+        with pytest.raises(ArgumentError, match=r"^context is \w+: use nicemu.Context$"):
+            l2norm.reference(x, context=odd)
+    with pytest.raises(ArgumentError, match=r"^context rank 1.5 is no whole number: use 0\.\."):
+        l2norm.reference(x, context=nicemu.Context(rank=1.5))  # type: ignore[arg-type]
+    for odd in ("x", 1.5, None):
+        with pytest.raises(ArgumentError, match=r"^seed .* is no whole number: use 0\.\."):
+            l2norm.check(seed=odd)
+        with pytest.raises(ArgumentError, match=r"^payload .* is no whole number: use 4\.\.4096$"):
+            l2norm.cost(payload=odd)
+    with pytest.raises(ArgumentError, match=r"^seed -1 is out of range: use 0\.\."):
+        l2norm.check(seed=-1)
+    for odd in ({"a": "f4"}, [(1, "float32")], [("a",)], ()):
+        with pytest.raises(ArgumentError, match=r"fields|dtype"):
+            nicemu.reduce_op(accumulator=odd)(max_of_two)
+
+
+def max_of_two(a: Any, b: Any) -> Any:
+    return max(a, b)
 
 
 def test_reference_raises_as_cores_do() -> None:

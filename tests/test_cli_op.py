@@ -159,6 +159,18 @@ def test_allreduce_with_an_op_of_ones_own(tmp_path: Path, ops: Path) -> None:
     assert abs(load_file(output)["bias"].astype("f8") - expected).max() < 2**-9
 
 
+def test_allreduce_with_a_factor(tmp_path: Path) -> None:
+    paths = workers(tmp_path, F16)
+    output = tmp_path / "out.safetensors"
+    shown = nicemu("allreduce", *paths, "--op", "premul_sum:0.5", "-o", output)
+    assert shown.stdout.splitlines()[-1] == "bits equal to those of premul_sum run on the host: yes"
+    inputs = [load_file(path)["bias"].astype("f8") for path in paths]
+    assert abs(load_file(output)["bias"].astype("f8") - sum(inputs) / 2).max() < 2**-9
+    for name in ("premul_sum", "premul_sum:half"):
+        refused(nicemu("allreduce", *paths, "--op", name), "premul_sum", "factor")
+        refused(nicemu("op", "cost", name, "--element", "f16"), "premul_sum", "factor")
+
+
 def test_allreduce_with_records(tmp_path: Path, ops: Path) -> None:
     paths = workers(tmp_path, F16)
     told = nicemu("allreduce", *paths, "--op", f"{ops}:ends", "--json", "--partials")

@@ -11,7 +11,7 @@ import pytest
 
 import nicemu
 from nicemu.dtypes import Format, format_of
-from nicemu.errors import ArgumentError
+from nicemu.errors import ArgumentError, ImageError
 from nicemu.host import _NARROWING, _WIDENING, HostKernels, _narrowing
 from nicemu.image import Context
 from nicemu.llvm import on_host
@@ -20,8 +20,10 @@ from tests.fp_operands import tuples
 from tests.mpfr_oracle import FORMATS
 
 
-def converted(text: str, name: str, src: Format, dst: Format, bits: np.ndarray) -> np.ndarray:
-    """Bits of dst that a conversion gives for bits of src."""
+def converted(
+    text: str, name: str, src: Format, dst: Format, bits: np.ndarray, library: tuple[str, ...] = ()
+) -> np.ndarray:
+    """Bits of dst that a conversion gives for bits of src; it may call the library's functions."""
     loop = f"""
 define void @all(ptr %in, ptr %out, i64 %n) {{
 entry:
@@ -40,7 +42,7 @@ done:
   ret void
 }}
 """
-    keep, addresses = on_host([text + loop], ["all"], name)
+    keep, addresses = on_host([text + loop], ["all", *library], name)
     given = bits.astype(src.bits_dtype)
     out = np.zeros(given.size, dst.bits_dtype)
     call = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)
@@ -70,6 +72,30 @@ def test_widening_of_halfs() -> None:
     bits = np.arange(1 << 16, dtype=np.uint16)
     got = converted(_WIDENING, "__extendhfsf2", half, single, bits).view(np.float32)
     assert np.array_equal(got, widen(bits, half, np.float32), equal_nan=True)
+
+
+def test_small_bfloats_are_rounded_as_others_are() -> None:
+    """Without the host's own instruction, which takes them for zeros."""
+    single, brain = format_of("f32"), format_of("bf16")
+    text = "define bfloat @short(float %x) {\n %r = fptrunc float %x to bfloat\n ret bfloat %r\n}"
+    library = "".join(_narrowing(*row) for row in _NARROWING)
+    bits = np.arange(0, 1 << 25, 1001, dtype=np.uint32)  # the largest is normal
+    names = tuple(name for name, *_ in _NARROWING)
+    got = converted(text + library, "short", single, brain, bits, names)
+    assert np.array_equal(got, narrow(bits.view(np.float32), brain))
+
+
+def test_what_the_host_does_not_have_is_refused() -> None:
+    """LLVM would end the process."""
+    text = """
+declare float @nowhere(float)
+define float @f(float %x) {
+  %r = call float @nowhere(float %x)
+  ret float %r
+}
+"""
+    with pytest.raises(ImageError, match="own: its code for the host needs nowhere, which is not"):
+        on_host([text], ["f"], "own")
 
 
 def norm() -> HostKernels:
@@ -108,6 +134,20 @@ def test_arguments_are_checked() -> None:
         (("emit",), "count is not given"),
         (("acc", [x.astype(np.float64)]), "float32"),
         (("acc2", [x, x[:3]]), r"\(3,\)"),
+        ((["acc"], [x]), r"entry \['acc'\] is unknown: use one of first"),
+        (("acc", None), "payloads is NoneType: pass a list"),
+        (("acc", x), "payloads is ndarray"),
+        (("acc", [None]), r"payload or accumulator is NoneType"),
+        (("acc", [[1.0]]), "payload or accumulator is list"),
     ):
         with pytest.raises(ArgumentError, match=text):
             host.call(*arguments)  # type: ignore[arg-type]
+    odd: Any
+    for odd, text in ((-1, "out of range"), (2**62, "out of range"), ("x", "no whole number")):
+        with pytest.raises(ArgumentError, match=f"^count .* is {text}: use 0\\.\\."):
+            host.call("emit", count=odd)
+    for odd in (3, ["emit"]):
+        with pytest.raises(ArgumentError, match=r"^leave .* is unknown: use one of emit, finish$"):
+            host.reduce([x], leave=odd)
+    with pytest.raises(ArgumentError, match=r"^context is int: use nicemu.Context$"):
+        host.call("acc", [x], context=3)  # type: ignore[arg-type]

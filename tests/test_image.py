@@ -369,6 +369,20 @@ def test_unknown_arguments_name_the_choices(arguments: tuple[str, ...], choices:
     assert all(choice in message for choice in choices) and "\n" not in message
 
 
+def test_a_factor_stands_behind_premul_sum() -> None:
+    assert kernel("premul_sum:0.5", "bf16") == nicemu.premul_sum(0.5).image("bf16")
+    assert kernel("premul_sum:-0", "bf16").code != kernel("premul_sum:0", "bf16").code
+    assert builtin("premul_sum:0.5", "f32") is builtin("premul_sum:0.5", "f16")
+    for name, text in {
+        "premul_sum": "op 'premul_sum' has no factor: write it behind, 'premul_sum:0.5'",
+        "premul_sum:": "premul_sum of factor '': use a number",
+        "premul_sum:x": "premul_sum of factor 'x': use a number",
+        "sum:2": "op 'sum:2' is unknown: use one of sum, ",
+    }.items():
+        with pytest.raises(ArgumentError, match=re.escape(text)):
+            kernel(name, "f32")
+
+
 def test_element_names_aliases_dtypes_and_rows_are_one() -> None:
     f = format_of("bfloat16")
     assert {kernel("sum", e) for e in ("bfloat16", "bf16", f.dtype, f)} == {kernel("sum", "bf16")}

@@ -27,6 +27,7 @@ COMMANDS = ("allreduce", "op", "run", "disasm", "cache", "guide")
 LEVELS: tuple[tuple[str, ...], ...] = (
     ("_nicemu",),  # the C core
     ("errors", "order", "tables", "counters"),
+    ("arguments",),
     ("dtypes", "machine", "_core", "files"),
     ("image", "elf", "gradients", "isa", "packet", "pcap", "topology"),  # data
     ("fingerprint", "irmath", "lines", "llvm", "opmath"),
@@ -61,7 +62,7 @@ LEVEL = {name: i for i, names in enumerate(LEVELS) for name in names}
 #: Installed packages -> the only modules that may import them (numpy: any).
 OUTSIDE = {
     "click": {"cli", "commands.console", *(f"commands.{name}" for name in COMMANDS)},
-    "elftools": {"assembly", "compile"},
+    "elftools": {"assembly", "compile", "llvm"},
     "llvmlite": {"llvm", "python_ir"},
     "numba": {"python_ir"},
     "ml_dtypes": {"dtypes"},

@@ -107,10 +107,60 @@ def test_a_file_and_the_formats(tmp_path: Path) -> None:
         op.image("float16")
     with pytest.raises(ArgumentError, match="its assembly is for preset 'wide', not 'per-add'"):
         op.image(preset="per-add")
-    with pytest.raises(OpError, match="total: is assembly, which only a core runs"):
+    with pytest.raises(OpError, match="total: is assembly, which only cores run: compare with"):
         op.reference(np.ones((2, 4), np.float32))
     with pytest.raises(OpError, match="finish belongs into its source text"):
         op.finish(lambda a: a)
+
+
+def test_check_runs_it_on_cores() -> None:
+    """All that it asks of others but for the host's bits."""
+    found = asm(SUM).check()
+    assert found.ok and found.commutative == "yes" and found.associative == "up to rounding"
+    answers = {f.what: (f.found, f.detail) for f in found.findings}
+    assert answers["same bits as on the host"] == ("not asked", "assembly runs on cores only")
+    assert answers["same bits for every VLEN and fan-in"][0] == "yes"
+    assert answers["stack"][0] == "0 bytes"
+    of_python = nicemu.reduce_op(name="asm", element="float32")(add).check()
+    assert found.laws == of_python.laws
+    assert set(answers) == {f.what for f in of_python.findings}
+
+
+def add(a: float, b: float) -> float:
+    return a + b
+
+
+def test_check_of_halfs_tries_all_patterns() -> None:
+    halfs = SUM.replace("e32", "e16").replace("sh2add", "sh1add").replace("vfadd", "vfmax")
+    halfs = re.sub(r"v([ls])e32", r"v\1e16", halfs)
+    found = reduce_op.asm(halfs, element="float16", preset="per-add").check()
+    answers = {f.what: f for f in found.findings}
+    assert answers["lift"].found == answers["finish"].found == "65,536 patterns"
+    assert found.ok and found.commutative == found.associative == "yes"
+
+
+def answer(source: str) -> str:
+    """Whether the bits depend on how an image is run."""
+    found = asm(source).check()
+    (same,) = (f for f in found.findings if f.what == "same bits for every VLEN and fan-in")
+    assert found.ok == same.good == (same.found == "yes")
+    return same.found
+
+
+def test_check_finds_a_fan_in_that_is_not_the_entry_twice() -> None:
+    """acc2 that takes its payloads in turn, and one that begins with the second."""
+    add = "    vle32.v v16, (a0)\n    vfadd.vv v16, v16, v8"
+    second = "    vle32.v v8, (t1)\n    vfadd.vv v16, v16, v8\n    sh2add t1, t0, t1"
+    loop = LOOP.format(f"{add}\n{second}\n    vse32.v v16, (a0)")
+    for first, at, found in ((8, 0, "yes"), (0, 8, "no")):
+        entry = f"acc2:\n    ld t1, {first}(a1)\n    ld a1, {at}(a1)\n{loop}"
+        assert answer(f"{SUM}\n{entry}") == found
+
+
+def test_check_finds_code_that_counts_on_a_vlen() -> None:
+    """128 elements at a time, as the card's cores can."""
+    counted = "1:  li t0, 128\n    minu t0, t0, a2\n    vsetvli zero, t0,"
+    assert answer(SUM.replace("1:  vsetvli t0, a2,", counted)) == "no"
 
 
 def test_disassembly_shows_the_source() -> None:
