@@ -39,7 +39,7 @@ _MATH = {
     "fminimum": (2, "llvm.minimum.{}"),
 }  # fmt: skip
 #: with an f only
-_SINGLE = {name: (1, f"nicemu.{name}.{{}}") for name in ("exp", "log", "tanh")}
+_SINGLE = {name: (1, f"nicemu.{name}.{{}}") for name in ("exp", "exp2", "log", "log2", "tanh")}
 #: name in C -> C type, arguments, name in IR
 _CALLS = {
     f"{name}f": ("float", arity, ir.format("f32"))

@@ -1,16 +1,19 @@
 """Functions as LLVM IR that front ends and conversions call by name, the same on every target.
 
-Owns: exp, log and tanh of float32 (errors below 1.3 ulp, no branches, no tables), what LLVM leaves
-to the target (division, shifts, NaN's sign), and float8 in and out of float32.
+Owns: exp, exp2, log, log2 and tanh of float32 (errors below 1.3 ulp, no branches, no tables), what
+LLVM leaves to the target (division, shifts, NaN's sign), and float8 in and out of float32.
 
 Names are ``nicemu.name.type``.  exp: x = n ln 2 + r, e^r = 1 + r + r^2 p(r), scaled by 2^n in two
 steps, of which the second rounds.  log: x = 2^e (1 + f), f in [-1/3, 1/3], log(1 + f) = f - f^2/2 +
-f^3 q(f).  tanh: an odd polynomial up to 0.8, then 1 - 2/(e^2x + 1).  The coefficients are minimax
-fits (Lawson's weights) of this project.
+f^3 q(f).  exp2: x = n + r, 2^r = 1 + r p(r), scaled as exp.  log2: (1 / ln 2) log(1 + f), of which
+f / ln 2 and its sum with e are kept in two numbers; of a power of two it is exact.  tanh: an odd
+polynomial up to 0.8, then 1 - 2/(e^2x + 1).  The coefficients are minimax fits (Lawson's weights)
+of this project.
 """
 
 from __future__ import annotations
 
+import math
 import re
 import struct
 from collections.abc import Sequence
@@ -47,13 +50,59 @@ _LOG = tuple(map(float.fromhex, (
     "0x1.55555cp-2", "-0x1.fffeb2p-3", "0x1.99949ep-3", "-0x1.55a84ap-3", "0x1.253f14p-3",
     "-0x1.f1f7c0p-4", "0x1.b2798cp-4", "-0x1.0a58d6p-3", "0x1.00b6e2p-3",
 )))  # fmt: skip
+_EXP2 = tuple(map(float.fromhex, (
+    "0x1.62e430p-1", "0x1.ebfbdcp-3", "0x1.c6af7ap-5", "0x1.3b2dd2p-7", "0x1.5f0948p-10",
+    "0x1.417a9ap-13",
+)))  # fmt: skip
 _TANH = tuple(map(float.fromhex, (
     "-0x1.555554p-2", "0x1.111074p-3", "-0x1.b9fa30p-5", "0x1.649990p-6", "-0x1.163784p-7",
     "0x1.72d74ep-9", "-0x1.25e224p-11",
 )))  # fmt: skip
 _LN2_HIGH, _LN2_LOW = 0.693145751953125, 1.42860682030941723212e-6  # the first has 15 bits
+_LOG2E = 1 / math.log(2)
+_LOG2E_HIGH = float.fromhex("0x1.715476p0")  # to 24 bits
 _MAGIC = 1.5 * 2.0**23  # adding it leaves a whole number in the last bits
 
+# {y} 2^{i}, in two steps: each factor is a normal number
+_SCALED = """
+  %i1 = ashr i32 %i, 1
+  %i2 = sub i32 %i, %i1
+  %b1 = add i32 %i1, 127
+  %b2 = add i32 %i2, 127
+  %s1 = shl i32 %b1, 23
+  %s2 = shl i32 %b2, 23
+  %f1 = bitcast i32 %s1 to float
+  %f2 = bitcast i32 %s2 to float
+  %y1 = fmul float %y, %f1
+  %y2 = fmul float %y1, %f2
+  ret float %y2"""
+# x = 2^(e + k) (1 + f), of positive numbers: %whole is e, %k -23 where x was scaled up
+_SPLIT = f"""
+  %small = fcmp olt float %x, {_constant(2.0**-126)}
+  %scaled = fmul float %x, {_constant(2.0**23)}
+  %s = select i1 %small, float %scaled, float %x
+  %k = select i1 %small, float -23.0, float 0.0
+  %u = bitcast float %s to i32
+  %v = add i32 %u, {0x3F800000 - 0x3F2AAAAB}
+  %field = ashr i32 %v, 23
+  %e = sub i32 %field, 127
+  %fraction = and i32 %v, {0x7FFFFF}
+  %mantissa = add i32 %fraction, {0x3F2AAAAB}
+  %m = bitcast i32 %mantissa to float
+  %f = fsub float %m, 1.0
+  %whole = sitofp i32 %e to float
+  %n = fadd float %whole, %k"""
+# of what is no positive number: %y is the logarithm of others
+_SPECIAL = """
+  %infinite = fcmp oeq float %x, 0x7FF0000000000000
+  %y0 = select i1 %infinite, float %x, float %y
+  %zero = fcmp oeq float %x, 0.0
+  %y1 = select i1 %zero, float 0xFFF0000000000000, float %y0
+  %negative = fcmp olt float %x, 0.0
+  %nan = fcmp uno float %x, %x
+  %none = or i1 %negative, %nan
+  %y2 = select i1 %none, float 0x7FF8000000000000, float %y1
+  ret float %y2"""
 _SINGLE = {
     "exp": f"""
 define float @nicemu.exp.f32(float %x) alwaysinline {{
@@ -71,36 +120,26 @@ define float @nicemu.exp.f32(float %x) alwaysinline {{
   {_horner("%r", _EXP, "p")}
   %rr = fmul float %r, %r
   %e = call float @llvm.fma.f32(float %rr, float %p, float %r)
-  %y = fadd float %e, 1.0
-  %i1 = ashr i32 %i, 1
-  %i2 = sub i32 %i, %i1
-  %b1 = add i32 %i1, 127
-  %b2 = add i32 %i2, 127
-  %s1 = shl i32 %b1, 23
-  %s2 = shl i32 %b2, 23
-  %f1 = bitcast i32 %s1 to float
-  %f2 = bitcast i32 %s2 to float
-  %y1 = fmul float %y, %f1
-  %y2 = fmul float %y1, %f2
-  ret float %y2
+  %y = fadd float %e, 1.0{_SCALED}
+}}
+""",
+    "exp2": f"""
+define float @nicemu.exp2.f32(float %x) alwaysinline {{
+  %high = fcmp ogt float %x, {_constant(129.0)}
+  %low = fcmp olt float %x, {_constant(-152.0)}
+  %c.0 = select i1 %high, float {_constant(129.0)}, float %x
+  %c = select i1 %low, float {_constant(-152.0)}, float %c.0
+  %z = fadd float %c, {_constant(_MAGIC)}
+  %n = fsub float %z, {_constant(_MAGIC)}
+  %bits = bitcast float %z to i32
+  %i = sub i32 %bits, {0x4B400000}
+  %r = fsub float %c, %n
+  {_horner("%r", _EXP2, "p")}
+  %y = call float @llvm.fma.f32(float %r, float %p, float 1.0){_SCALED}
 }}
 """,
     "log": f"""
-define float @nicemu.log.f32(float %x) alwaysinline {{
-  %small = fcmp olt float %x, {_constant(2.0**-126)}
-  %scaled = fmul float %x, {_constant(2.0**23)}
-  %s = select i1 %small, float %scaled, float %x
-  %k = select i1 %small, float -23.0, float 0.0
-  %u = bitcast float %s to i32
-  %v = add i32 %u, {0x3F800000 - 0x3F2AAAAB}
-  %field = ashr i32 %v, 23
-  %e = sub i32 %field, 127
-  %fraction = and i32 %v, {0x7FFFFF}
-  %mantissa = add i32 %fraction, {0x3F2AAAAB}
-  %m = bitcast i32 %mantissa to float
-  %f = fsub float %m, 1.0
-  %whole = sitofp i32 %e to float
-  %n = fadd float %whole, %k
+define float @nicemu.log.f32(float %x) alwaysinline {{{_SPLIT}
   {_horner("%f", _LOG, "q")}
   %ff = fmul float %f, %f
   %fff = fmul float %ff, %f
@@ -108,16 +147,23 @@ define float @nicemu.log.f32(float %x) alwaysinline {{
   %t0 = call float @llvm.fma.f32(float %fff, float %q, float %low)
   %t1 = call float @llvm.fma.f32(float %ff, float -0.5, float %t0)
   %t2 = fadd float %t1, %f
-  %y = call float @llvm.fma.f32(float %n, float {_constant(_LN2_HIGH)}, float %t2)
-  %infinite = fcmp oeq float %x, 0x7FF0000000000000
-  %y0 = select i1 %infinite, float %x, float %y
-  %zero = fcmp oeq float %x, 0.0
-  %y1 = select i1 %zero, float 0xFFF0000000000000, float %y0
-  %negative = fcmp olt float %x, 0.0
-  %nan = fcmp uno float %x, %x
-  %none = or i1 %negative, %nan
-  %y2 = select i1 %none, float 0x7FF8000000000000, float %y1
-  ret float %y2
+  %y = call float @llvm.fma.f32(float %n, float {_constant(_LN2_HIGH)}, float %t2){_SPECIAL}
+}}
+""",
+    "log2": f"""
+define float @nicemu.log2.f32(float %x) alwaysinline {{{_SPLIT}
+  {_horner("%f", tuple(c * _LOG2E for c in (-0.5, *_LOG)), "q")}
+  %ff = fmul float %f, %f
+  %t = fmul float %f, {_constant(_LOG2E_HIGH)}
+  %minus = fneg float %t
+  %lost = call float @llvm.fma.f32(float %f, float {_constant(_LOG2E_HIGH)}, float %minus)
+  %sum = fadd float %n, %t
+  %back = fsub float %sum, %n
+  %lost1 = fsub float %t, %back
+  %low0 = fadd float %lost, %lost1
+  %low1 = call float @llvm.fma.f32(float %f, float {_constant(_LOG2E - _LOG2E_HIGH)}, float %low0)
+  %low2 = call float @llvm.fma.f32(float %ff, float %q, float %low1)
+  %y = fadd float %sum, %low2{_SPECIAL}
 }}
 """,
     "tanh": f"""

@@ -357,7 +357,9 @@ def test_narrowing_to_float8_rounds_once(name: str, source: str) -> None:
 
 FUNCTIONS = {
     "exp": (lambda x: math.exp(x), np.exp, (-110.0, 95.0)),
+    "exp2": (lambda x: np.exp2(x), np.exp2, (-160.0, 135.0)),
     "log": (lambda x: math.log(x), np.log, (1e-40, 4.0)),
+    "log2": (lambda x: math.log2(x), np.log2, (1e-40, 4.0)),
     "tanh": (lambda x: math.tanh(x), np.tanh, (-12.0, 12.0)),
 }
 
@@ -380,6 +382,24 @@ def test_errors_of_functions_are_below_1_3_ulp(name: str) -> None:
     special = np.array([np.inf, -np.inf, np.nan, 0.0, -0.0], np.float32)
     with np.errstate(all="ignore"):
         np.testing.assert_array_equal(reduced(image, [special]), exact(special))
+
+
+def test_powers_of_two_are_exact() -> None:
+    n = np.arange(-149, 128)
+    x = np.ldexp(np.float32(1), n)
+    found = reduced(lifted(lambda x: np.exp2(x), "f32", "f32").image(), [n.astype(np.float32)])
+    assert found.tolist() == x.tolist()
+    assert reduced(lifted(lambda x: np.log2(x), "f32", "f32").image(), [x]).tolist() == n.tolist()
+
+
+def test_functions_of_float32_are_refused_of_float64() -> None:
+    def calling(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        return lambda x: function(x)
+
+    for function in (np.exp, np.exp2, np.log, np.log2, np.tanh):
+        name = function.__name__
+        with pytest.raises(OpError, match=rf"{name} is there for float32 only: convert with np\.f"):
+            lifted(calling(function), "f64", "f64").image()
 
 
 def test_bits() -> None:

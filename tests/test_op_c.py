@@ -146,8 +146,8 @@ def test_a_switch_needs_no_table() -> None:
 
 SINGLE = {
     "sqrtf": np.sqrt, "fabsf": np.abs, "floorf": np.floor, "ceilf": np.ceil, "truncf": np.trunc,
-    "rintf": np.rint, "roundevenf": np.rint, "expf": np.exp, "logf": np.log,
-    "tanhf": np.tanh,
+    "rintf": np.rint, "roundevenf": np.rint, "expf": np.exp, "exp2f": np.exp2,
+    "logf": np.log, "log2f": np.log2, "tanhf": np.tanh,
 }  # fmt: skip
 PAIRS = {
     "fmax": np.fmax, "fmin": np.fmin, "fmaximum": np.maximum, "fminimum": np.minimum,
