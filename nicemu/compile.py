@@ -189,6 +189,15 @@ def compile_functions(name: str, source: FunctionSource, formats: Formats) -> Co
         ImageError: llvmlite or numba is missing.
     """
     op, text, symbols = kernels_of(name, source, formats)
+    code, offsets, _ = _fitted(name, op, text, symbols, formats)
+    entries = {entry: offsets[symbol] for entry, symbol in symbols.items()}
+    return Code(code, entries, op.statuses, op.notes)
+
+
+def _fitted(
+    name: str, op: scalar.ScalarOp, text: str, symbols: Mapping[str, str], formats: Formats
+) -> tuple[bytes, dict[str, int], str]:
+    """Code of kernels whose vectors are as long as registers allow, its symbols, and their IR."""
     halvings: dict[str, int] = {}
     while True:
         elf = llvm.emit([op.ir, text], set(symbols.values()), name)
@@ -196,11 +205,9 @@ def compile_functions(name: str, source: FunctionSource, formats: Formats) -> Co
         spilling = _spilling(code, offsets, lambda offset: name)
         left = {symbol for symbol in spilling if halvings.get(symbol, 0) < MOST_HALVINGS}
         if not left:
-            break
+            return code, offsets, text
         halvings |= {symbol: halvings.get(symbol, 0) + 1 for symbol in left}
-        text, symbols = kernels.kernels(op, formats, halvings)
-    entries = {entry: offsets[symbol] for entry, symbol in symbols.items()}
-    return Code(code, entries, op.statuses, op.notes)
+        text, _ = kernels.kernels(op, formats, halvings)
 
 
 def compile_image(name: str, source: Source, formats: Formats, preset: str) -> KernelImage:
@@ -250,9 +257,15 @@ def source_lines(
         OpError: the op cannot be compiled.
         ImageError: llvmlite or numba is missing.
     """
-    op, text, symbols = kernels_of(name, source, formats)
-    debug = scalar.simplified(name, source.functions(formats, lines=True), formats)
-    functions, loops = with_lines(op.ir, debug, text)
+    given = source.functions(formats)
+    op = scalar.scalar_op(name, given, formats)
+    text, symbols = kernels.kernels(op, formats, {})
+    _, _, text = _fitted(name, op, text, symbols, formats)
+    plain = scalar.simplified(name, given, formats)
+    located = source.functions(formats, lines=True)
+    debug = scalar.simplified(name, located, formats)
+    alone = {step: scalar.alone(name, function) for step, function in located.items()}
+    functions, loops = with_lines(op.ir, plain, debug, alone, text)
     elf = llvm.emit([loops, functions], set(symbols.values()), name)  # the first has the table
     return _table(elf, code)
 

@@ -7,6 +7,7 @@ compile's, and the table is read there.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Sequence
 
 __all__ = ["with_lines"]
 
@@ -46,6 +47,61 @@ def _key(line: str) -> str:
     """An instruction's result, which its function names once; else its text."""
     text = re.sub(r", !dbg !\d+", "", line).strip()
     return text.split(" = ")[0] if text.startswith("%") else text
+
+
+def _instructions(lines: Sequence[str]) -> list[str]:
+    """Those of a function, without what only debuggers read."""
+    return [x for x in lines[1:] if x.strip() and not x.lstrip().startswith("#dbg_")]
+
+
+def _alike(a: Sequence[str], b: Sequence[str]) -> bool:
+    """Are two lists of instructions the same, but for locations and the names of values?"""
+
+    def plain(lines: Sequence[str]) -> str:
+        names: dict[str, str] = {}
+        text = re.sub(r", !\w+ !\d+", "", "\n".join(lines))  # metadata has other numbers
+        return re.sub(
+            r'%(?:"[^"]*"|[\w.$-]+)|^(?:"[^"]*"|[\w.$-]+)(?=:)',
+            lambda x: names.setdefault(x[0].lstrip("%"), f"%{len(names)}"),
+            text,
+            flags=re.M,
+        )
+
+    return plain(a) == plain(b)
+
+
+_NARROWED = re.compile(
+    r"%\S+ = (?:tail )?(?:(f(?:add|sub|mul|div|neg)) (?:half|bfloat)\b|"
+    r"call (?:half|bfloat) @(llvm\.\w+)\.b?f16\()"
+)
+_WIDE = re.compile(
+    r"%\S+ = (?:tail )?(?:(f(?:add|sub|mul|div|neg)) float\b|call float @(llvm\.\w+)\.f32\()"
+)
+
+
+def _narrowed(
+    line: str, alone: Sequence[str], places: Mapping[str, tuple[str, int]]
+) -> tuple[str, int] | None:
+    """Of an operation that LLVM computes in 16 bits, since what it gives is rounded to that.
+
+    It loses the place on the way.  All that computes in 16 bits was the author's: where each such
+    operation of his, in float32, is of one line, that is its place.
+    """
+    found = _NARROWED.match(line.strip())
+    if not found:
+        return None
+    wide = {
+        places.get(_number(x))
+        for x in alone
+        if (other := _WIDE.match(x.strip())) and other.groups() == found.groups()
+    }
+    return wide.pop() if len(wide) == 1 else None
+
+
+def _number(line: str) -> str:
+    """Of a line's location; "" where it has none."""
+    found = re.search(r", !dbg !(\d+)", line)
+    return found[1] if found else ""
 
 
 class _Metadata:
@@ -95,23 +151,34 @@ class _Metadata:
         return "\n".join(["", *self.nodes, named])
 
 
-def with_lines(ir: str, debug: str, kernels: str) -> tuple[str, str]:
+def with_lines(
+    ir: str, plain: str, debug: str, alone: Mapping[str, str], kernels: str
+) -> tuple[str, str]:
     """An op's module and that of its kernels, so that their code knows the author's lines.
+
+    A function that LLVM compiles to other instructions with locations than without has none.
 
     Args:
         ir: the op's functions.
-        debug: the same, compiled with locations, as ``!dbg`` of instructions.
+        plain: the same as LLVM left them; values have the same names.
+        debug: these, compiled with locations, as ``!dbg`` of instructions.
+        alone: step -> the author's function with locations, without conversions around it.
         kernels: what calls them.
     """
     places = _places(debug)
-    known = {
-        name: {
-            _key(line): places[found[1]]
-            for line in lines
-            if (found := re.search(r", !dbg !(\d+)", line)) and found[1] in places
-        }
-        for name, lines in _functions(debug).items()
-    }
+    located = _functions(debug)
+    known: dict[str, dict[str, tuple[str, int]]] = {}
+    for name, lines in _functions(plain).items():
+        instructions, others = _instructions(lines), _instructions(located[name])
+        if _alike(instructions, others):
+            pairs = zip(instructions, others, strict=True)
+            known[name] = {_key(a): places[_number(b)] for a, b in pairs if _number(b) in places}
+    for step, module in alone.items():
+        (own,) = _functions(module).values()
+        for line in _functions(ir)[f"op.{step}"]:
+            place = _narrowed(line, own, _places(module))
+            if place is not None:
+                known.setdefault(f"op.{step}", {}).setdefault(_key(line), place)
     return (
         _attached(ir, {name: known.get(name, {}) for name in _functions(ir)}),
         _attached(kernels, {name: {} for name in _functions(kernels)}),

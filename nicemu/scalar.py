@@ -24,6 +24,7 @@ __all__ = [
     "Number",
     "ScalarFunction",
     "ScalarOp",
+    "alone",
     "computed",
     "missing",
     "scalar_op",
@@ -262,6 +263,12 @@ def simplified(what: str, given: Mapping[str, ScalarFunction], formats: Formats)
             modules += function.modules
     wrappers += functions("\n".join([*modules, wrappers]))
     return optimise([*modules, wrappers], [f"op.{name}" for name, *_ in _steps(formats)], what)
+
+
+def alone(what: str, function: ScalarFunction) -> str:
+    """The module of an author's function, simplified without what is put around it."""
+    text = "\n".join(function.modules)
+    return optimise([*function.modules, functions(text)], [function.symbol], what)
 
 
 def scalar_op(

@@ -18,7 +18,7 @@ from nicemu import Communicator, Nic, OpError, ReduceOp, StatusError, reduce_op
 from nicemu._core import Cores
 from nicemu.builtin import BUILTINS, builtin, kernel, premul_sum
 from nicemu.dtypes import FORMATS, GRADIENTS, Format, format_of, item_of
-from nicemu.image import Context, KernelImage
+from nicemu.image import PRESETS, Context, KernelImage
 from nicemu.opmath import bits, from_bits
 
 
@@ -623,6 +623,46 @@ def test_disasm_of_shifts_and_divisions() -> None:
     op = reduce_op(merge, element="i32")  # type: ignore[call-overload]
     line = merge.__code__.co_firstlineno + 1
     assert re.search(rf"vdiv\S* .* ; test_op.py:{line}: return", str(op.disasm()))
+
+
+@pytest.mark.parametrize("element", ["f16", "bf16", "f32", "i32"])
+@pytest.mark.parametrize("preset", list(PRESETS))
+@pytest.mark.parametrize("verb", ["prod", "max", "maximum", "argmax"])
+def test_disasm_shows_lines(verb: str, preset: str, element: str) -> None:
+    """Where vectors are shortened for want of registers, in 16 bits, and with fields."""
+    op = builtin(verb, element)
+    rows = op.disasm(element=element, preset=preset).rows
+    line = op._source.functions_["merge"].__code__.co_firstlineno  # type: ignore[union-attr]
+    lines = {int(x.split(":")[1]) for x in (row.source for row in rows) if x}
+    assert lines and min(lines) > line and max(lines) < line + 5
+    assert b"".join(bytes.fromhex(row.encoding)[::-1] for row in rows) == (
+        op.image(element, preset).code
+    )
+
+
+def test_disasm_has_no_line_where_it_could_be_another() -> None:
+    """In 16 bits a place is lost: it is found again where all such operations are of one line."""
+
+    def own(a: Any, b: Any) -> Any:
+        c = a + b
+        d = c * 0.5
+        return d + a
+
+    def merge(a: Any, b: Any) -> Any:
+        c = a - b
+        return c / 3
+
+    first = merge.__code__.co_firstlineno
+    text = str(reduce_op(merge, element="f16", preset="per-add").disasm())  # type: ignore[call-overload]
+    for verb, line in (("vfsub", first + 1), ("vfdiv", first + 2)):
+        found = {int(x) for x in re.findall(rf" {verb}\S* .*; test_op.py:(\d+):", text)}
+        assert found <= {line}, verb
+    first = own.__code__.co_firstlineno
+    text = str(reduce_op(own, element="f16", preset="per-add").disasm())  # type: ignore[call-overload]
+    found = {int(x) for x in re.findall(r" vfmul\S* .*; test_op.py:(\d+):", text)}
+    assert found == {first + 2}
+    added = {int(x) for x in re.findall(r" vfadd\S* .*; test_op.py:(\d+):", text)}
+    assert added <= {first + 1, first + 3}
 
 
 # ---- the built-in ops ----------------------------------------------------------------------------
