@@ -1,7 +1,8 @@
 """From an op's functions to a kernel image: IR, optimiser, object, checks, cache.
 
-Owns: the order of the stations and the check of the emitted object.  The functions come from a
-front end, loops from kernels, LLVM is llvm's, the ABI is image's.
+Owns: the order of the stations, how wide each loop's vectors are, and the check of the emitted
+objects.  The functions come from a front end, loops from kernels, their vectors from vectors or
+LLVM, LLVM is llvm's, the ABI is image's.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import linecache
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 from functools import cache
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 
@@ -21,9 +23,10 @@ from nicemu import kernels, llvm, scalar
 from nicemu._core import Cores, instructions
 from nicemu.errors import OpError
 from nicemu.image import ABI_VERSION, Formats, KernelImage, cached
-from nicemu.lines import with_lines
+from nicemu.lines import known_places, with_lines
 from nicemu.llvm import installed
 from nicemu.scalar import ScalarFunction
+from nicemu.vectors import VectorLoop, vector_loop, vector_module
 
 __all__ = [
     "Code",
@@ -146,17 +149,21 @@ def decoded(code: bytes, place: Place) -> list[tuple[int, str]]:
 #: whole registers are stored only where there are too few of them
 _SPILLS = {"vs1r.v", "vs2r.v", "vs4r.v", "vs8r.v"}
 MOST_HALVINGS = 3  # LMUL 8 to 1
-
-
-def _spilling(code: bytes, offsets: Mapping[str, int], place: Place) -> set[str]:
-    """Functions that keep vectors in memory for want of registers."""
-    starts = sorted((at, name) for name, at in offsets.items())
-    spills = [at for at, name in decoded(code, place) if name in _SPILLS]
-    return {max(s for s in starts if s[0] <= at)[1] for at in spills}
+_REGISTERS = 40  # a loop that seems to need more than these 32 and some will hardly do with 32
 
 
 #: the modules of which the code of an image depends
-_STATIONS = ("c_ir", "compile", "dtypes", "irmath", "kernels", "llvm", "python_ir", "scalar")
+_STATIONS = (
+    "c_ir",
+    "compile",
+    "dtypes",
+    "irmath",
+    "kernels",
+    "llvm",
+    "python_ir",
+    "scalar",
+    "vectors",
+)
 
 
 @cache
@@ -170,15 +177,127 @@ def _compiler() -> str:
 
 def kernels_of(
     name: str, source: FunctionSource, formats: Formats
-) -> tuple[scalar.ScalarOp, str, dict[str, str]]:
-    """The IR of an op: its functions, the kernels around them, and the symbol of each entry.
+) -> tuple[scalar.ScalarOp, kernels.Kernels]:
+    """The IR of an op: its functions, and the kernels around them.
 
     Raises:
         OpError: the op cannot be compiled.
         ImageError: llvmlite or numba is missing.
     """
     op = scalar.scalar_op(name, source.functions(formats), formats)
-    return (op, *kernels.kernels(op, formats, {}))
+    return op, kernels.kernels(op, formats)
+
+
+@dataclass(frozen=True)
+class _Function:
+    """A kernel as it is compiled: its code, and whether it keeps vectors in memory."""
+
+    code: bytes
+    spills: bool
+
+
+#: modules to be linked, the kernels' first, and what makes an object of them
+_Module: TypeAlias = tuple[list[str], Callable[[list[str]], bytes]]
+
+
+class _Compilation:
+    """The kernels of an op on their way to code, each for itself: none depends on another."""
+
+    def __init__(self, name: str, source: FunctionSource, formats: Formats) -> None:
+        self.name = name
+        self.op, self.kernels = kernels_of(name, source, formats)
+        self._loops: dict[tuple[str, int], VectorLoop | None] = {}
+
+    def loop(self, symbol: str, width: int | None) -> VectorLoop | None:
+        """A kernel over vectors; None: it is LLVM's to make one of it, or to leave it."""
+        if width is None:
+            return None
+        if (symbol, width) not in self._loops:
+            made = vector_loop(self.op, self.kernels.functions[symbol], width)
+            self._loops[symbol, width] = made
+        return self._loops[symbol, width]
+
+    def modules(self, widths: Mapping[str, int | None]) -> list[_Module]:
+        """IR of some kernels, with vectors of so many items by vscale."""
+        loops = {symbol: self.loop(symbol, width) for symbol, width in widths.items()}
+        known = [loop for loop in loops.values() if loop is not None]
+        others = {symbol: widths[symbol] for symbol, loop in loops.items() if loop is None}
+        out: list[_Module] = []
+        if known:
+            text = vector_module(known, self.kernels.metadata)
+            out.append(([text], lambda texts: llvm.emit_vectors(texts[0], self.name)))
+        if others:
+            both = [self.kernels.module(others), self.op.ir]
+            out.append((both, lambda texts: llvm.emit(texts, others, self.name)))
+        return out
+
+    def compiled(self, widths: Mapping[str, int | None]) -> dict[str, _Function]:
+        """The same kernels' code."""
+        out: dict[str, _Function] = {}
+        for texts, emit in self.modules(widths):
+            code, offsets = linked(emit(texts), lambda offset: self.name)
+            spills = [at for at, row in decoded(code, lambda offset: self.name) if row in _SPILLS]
+            for symbol, begin, end in _pieces(code, offsets):
+                spilling = any(begin <= at < end for at in spills)
+                out[symbol] = _Function(code[begin:end], spilling)
+        return out
+
+    def narrowest(self, symbol: str) -> int:
+        """Items by vscale below which it makes no sense to halve."""
+        return max((self.kernels.widths[symbol] or 1) >> MOST_HALVINGS, 1)
+
+    def _guess(self, symbol: str) -> int | None:
+        """A width for which the registers may do."""
+        width = self.kernels.widths[symbol]
+        while width is not None and width > self.narrowest(symbol):
+            loop = self.loop(symbol, width)
+            if loop is None or loop.registers <= _REGISTERS:
+                break
+            width //= 2
+        return width
+
+    def _next(self, symbol: str, tried: Mapping[int | None, _Function]) -> int | None:
+        """What is to be tried after those; None: nothing more."""
+        most = self.kernels.widths[symbol]
+        widths = [width for width in tried if width is not None]
+        if most is None or not widths:
+            return None
+        fits = [width for width in widths if not tried[width].spills]
+        wanted = 2 * max(fits) if fits else min(widths) // 2
+        good = self.narrowest(symbol) <= wanted <= most and wanted not in tried
+        return wanted if good else None
+
+    def fitted(self) -> tuple[dict[str, int | None], dict[str, bytes]]:
+        """Every kernel's width, the greatest for which its registers do, and its code."""
+        tried: dict[str, dict[int | None, _Function]] = {s: {} for s in self.kernels.functions}
+        wanted = {symbol: self._guess(symbol) for symbol in tried}
+        while wanted:
+            for symbol, function in self.compiled(wanted).items():
+                tried[symbol][wanted[symbol]] = function
+            following = {symbol: self._next(symbol, rows) for symbol, rows in tried.items()}
+            wanted = {symbol: width for symbol, width in following.items() if width}
+        widths = {symbol: _widest(rows) for symbol, rows in tried.items()}
+        return widths, {symbol: tried[symbol][width].code for symbol, width in widths.items()}
+
+
+def _widest(tried: Mapping[int | None, _Function]) -> int | None:
+    """The greatest width for which the registers do; the least where they do for none."""
+    widths = [width for width in tried if width is not None]
+    fits = [width for width in widths if not tried[width].spills]
+    return max(fits) if fits else min(widths, default=None)
+
+
+def _pieces(code: bytes, offsets: Mapping[str, int]) -> list[tuple[str, int, int]]:
+    """Functions of an object, and where they begin and end."""
+    starts = sorted((at, symbol) for symbol, at in offsets.items())
+    ends = [*(at for at, _ in starts[1:]), len(code)]
+    return [(symbol, at, end) for (at, symbol), end in zip(starts, ends, strict=True)]
+
+
+def _placed(codes: Mapping[str, bytes]) -> dict[str, int]:
+    """Where in an image each function begins."""
+    ends = accumulate((len(code) for code in codes.values()), initial=0)
+    return dict(zip(codes, ends, strict=False))
 
 
 def compile_functions(name: str, source: FunctionSource, formats: Formats) -> Code:
@@ -188,26 +307,11 @@ def compile_functions(name: str, source: FunctionSource, formats: Formats) -> Co
         OpError: the op cannot be compiled.
         ImageError: llvmlite or numba is missing.
     """
-    op, text, symbols = kernels_of(name, source, formats)
-    code, offsets, _ = _fitted(name, op, text, symbols, formats)
-    entries = {entry: offsets[symbol] for entry, symbol in symbols.items()}
-    return Code(code, entries, op.statuses, op.notes)
-
-
-def _fitted(
-    name: str, op: scalar.ScalarOp, text: str, symbols: Mapping[str, str], formats: Formats
-) -> tuple[bytes, dict[str, int], str]:
-    """Code of kernels whose vectors are as long as registers allow, its symbols, and their IR."""
-    halvings: dict[str, int] = {}
-    while True:
-        elf = llvm.emit([op.ir, text], set(symbols.values()), name)
-        code, offsets = linked(elf, lambda offset: name)
-        spilling = _spilling(code, offsets, lambda offset: name)
-        left = {symbol for symbol in spilling if halvings.get(symbol, 0) < MOST_HALVINGS}
-        if not left:
-            return code, offsets, text
-        halvings |= {symbol: halvings.get(symbol, 0) + 1 for symbol in left}
-        text, _ = kernels.kernels(op, formats, halvings)
+    compilation = _Compilation(name, source, formats)
+    _, codes = compilation.fitted()
+    offsets, op = _placed(codes), compilation.op
+    entries = {entry: offsets[symbol] for entry, symbol in compilation.kernels.symbols.items()}
+    return Code(b"".join(codes.values()), entries, op.statuses, op.notes)
 
 
 def compile_image(name: str, source: Source, formats: Formats, preset: str) -> KernelImage:
@@ -257,37 +361,51 @@ def source_lines(
         OpError: the op cannot be compiled.
         ImageError: llvmlite or numba is missing.
     """
-    given = source.functions(formats)
-    op = scalar.scalar_op(name, given, formats)
-    text, symbols = kernels.kernels(op, formats, {})
-    _, _, text = _fitted(name, op, text, symbols, formats)
-    plain = scalar.simplified(name, given, formats)
+    compilation = _Compilation(name, source, formats)
+    widths, codes = compilation.fitted()
+    if b"".join(codes.values()) != code:
+        return {}
+    plain = scalar.simplified(name, source.functions(formats), formats)
     located = source.functions(formats, lines=True)
     debug = scalar.simplified(name, located, formats)
     alone = {step: scalar.alone(name, function) for step, function in located.items()}
-    functions, loops = with_lines(op.ir, plain, debug, alone, text)
-    elf = llvm.emit([loops, functions], set(symbols.values()), name)  # the first has the table
-    return _table(elf, code)
+    known = known_places(compilation.op.ir, plain, debug, alone)
+    offsets = _placed(codes)
+    out: dict[int, str] = {}
+    for texts, emit in compilation.modules(widths):
+        out |= _table(emit([with_lines(text, known) for text in texts]), codes, offsets)
+    return out
 
 
-def _table(elf: bytes, code: bytes) -> dict[int, str]:
-    """The lines of an object, by offset in its code."""
+def _table(elf: bytes, codes: Mapping[str, bytes], offsets: Mapping[str, int]) -> dict[int, str]:
+    """The lines of an object's functions, by offset in an image.
+
+    Args:
+        elf: the object.
+        codes: symbol -> the function's code without locations; with another there are no lines.
+        offsets: symbol -> where it is in the image.
+    """
     from elftools.elf.elffile import ELFFile
 
-    file: Any = ELFFile(io.BytesIO(elf))
-    if file.get_section_by_name(".text").data() != code:
-        return {}
     # relocations: all code is in one section, from 0 on, and the kernels' table is the first
-    dwarf = file.get_dwarf_info(relocate_dwarf_sections=False)
+    dwarf: Any = ELFFile(io.BytesIO(elf)).get_dwarf_info(relocate_dwarf_sections=False)
     program = dwarf.line_program_for_CU(next(dwarf.iter_CUs()))
     states = [entry.state for entry in program.get_entries() if entry.state is not None]
+    text, symbols = linked(elf, str)
     rows = [(s.address, "" if s.end_sequence else _said(program, s)) for s in states]
-    ends = [*(address for address, _ in rows[1:]), len(code)]
-    return {
-        at: said
-        for (begin, said), end in zip(rows, ends, strict=True)
+    ends = [*(address for address, _ in rows[1:]), len(text)]
+    said = {
+        at: line
+        for (begin, line), end in zip(rows, ends, strict=True)
         for at in range(begin, end, 2)
-        if said
+        if line
+    }
+    return {
+        at - begin + offsets[symbol]: said[at]
+        for symbol, begin, end in _pieces(text, symbols)
+        if text[begin:end] == codes[symbol]
+        for at in range(begin, end, 2)
+        if at in said
     }
 
 

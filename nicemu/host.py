@@ -7,7 +7,6 @@ A second answer for checks and for authors; nothing in here takes part in a redu
 from __future__ import annotations
 
 import ctypes
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeGuard
@@ -28,7 +27,6 @@ __all__ = ["HostCall", "HostKernels", "arrays", "canonical"]
 #: fields of the context that only devices know
 _OF_DEVICES = {"seq", "chunk", "device"}
 MOST_ITEMS = 1 << 40  # of a call
-_LOOP_HINT = re.compile(r", !llvm\.loop !\d+")
 
 
 @dataclass(frozen=True)
@@ -69,8 +67,9 @@ class HostKernels:
             OpError: the op cannot be compiled.
             ImageError: llvmlite or numba is missing.
         """
-        op, text, symbols = kernels_of(name, source, formats)
-        text = _LOOP_HINT.sub("", text)  # vectors of the cores' length
+        op, kernels = kernels_of(name, source, formats)
+        symbols = kernels.symbols
+        text = kernels.module(dict.fromkeys(kernels.functions))  # vectors are the cores'
         library = "".join(_narrowing(*row) for row in _NARROWING) + _WIDENING
         kept = {*symbols.values(), *(row[0] for row in _NARROWING), "__extendhfsf2"}
         self._engine, addresses = on_host([op.ir, text, library], kept, name)

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 
 from nicemu.dtypes import Format, Item
 from nicemu.image import CONTEXT_FIELDS, ENTRIES, FAN_INS, LEAVING, Entry, Formats
 from nicemu.scalar import CONTEXT, ScalarOp
 
-__all__ = ["kernels"]
+__all__ = ["Kernels", "kernels"]
 
 
 # ---- what is read off the simplified functions ---------------------------------------------------
@@ -87,6 +88,7 @@ _METADATA = """
 !1 = !{!"llvm.loop.vectorize.scalable.enable", i1 true}
 !2 = !{!"llvm.loop.interleave.count", i32 1}
 """
+_LOOP_END = "br i1 %more, label %loop, label %done"  # a hint may follow
 _FIRST_LOOP = 100
 _VSCALE_BYTES = 8  # of a vector register, times vscale
 _LMUL = 8  # where there are registers enough; compile halves it where there are not
@@ -178,7 +180,7 @@ class _Loop:
         chosen = self.let(f"select i1 {is_nan}, {i} {row.canonical_nan}, {i} {bits}")
         return chosen if row.llvm == i else self.let(f"bitcast {i} {chosen} to {row.llvm}")
 
-    def kernel(self, entry: Entry, width: int | None) -> str:
+    def kernel(self, entry: Entry) -> str:
         """Arguments and body of the function; %p0, %p1, ..., %out are the table's pointers."""
         pointers = [f"%p{j}" for j in range(entry.payloads)] + ["%out"] * bool(entry.leaving)
         table = [
@@ -207,7 +209,6 @@ class _Loop:
             )
         element = ["%element = add i64 %ctx.element, %i"] if self.op.context else []
         loop = "\n  ".join([*counted, *element, *self.lines])
-        hint = f", !llvm.loop !width.{width}" if width else ""
         # noalias: payloads and destination are not the accumulator, so the loop needs no checks;
         # those two are told apart by _scope.  "no-builtins": a copying loop must not become a call
         # of memcpy; an image has no data, so a switch becomes no table
@@ -224,7 +225,7 @@ loop:
   {loop}
   %next = add nuw i64 %i, 1
   %more = icmp ult i64 %next, %n
-  br i1 %more, label %loop, label %done{hint}
+  {_LOOP_END}
 done:
   {left}
 }}
@@ -263,8 +264,8 @@ def _fields(values: Sequence[str], item: Item) -> list[tuple[str, Format]]:
     return list(zip(values, item.formats, strict=True))
 
 
-def _entry(op: ScalarOp, formats: Formats, entry: Entry) -> str:
-    """The function: what the payloads give, to the accumulator or to the destination."""
+def _entry(op: ScalarOp, formats: Formats, entry: Entry) -> tuple[str, int | None]:
+    """The function: what the payloads give, to the accumulator or to the destination; its width."""
     acc = formats.accumulator
     loop = _Loop(op, acc)
     step, source = _loading(op, formats) if entry.partials else ("lift", formats.element)
@@ -279,7 +280,7 @@ def _entry(op: ScalarOp, formats: Formats, entry: Entry) -> str:
         items.append(target)
     else:
         loop.store(total, "%acc", acc)
-    return loop.kernel(entry, _width(op, steps, items))
+    return loop.kernel(entry), _width(op, steps, items)
 
 
 def _merged(loop: _Loop, entry: Entry, step: str, source: Item) -> list[str]:
@@ -393,37 +394,61 @@ def _declarations(op: ScalarOp, formats: Formats) -> str:
     )  # fmt: skip
 
 
-_WIDTH = re.compile(r"!width\.(\d+)")
+@dataclass(frozen=True)
+class Kernels:
+    """The IR of an image's kernels.
+
+    Attributes:
+        declarations: of the op's functions.
+        functions: symbol -> definition of a function.
+        widths: symbol -> the items, by vscale, of a vector of LMUL 8; None: not to be vectorised.
+        metadata: that the functions refer to.
+        symbols: entry -> the function behind it.
+    """
+
+    declarations: str
+    functions: Mapping[str, str]
+    widths: Mapping[str, int | None]
+    metadata: str
+    symbols: Mapping[str, str]
+
+    def module(self, widths: Mapping[str, int | None]) -> str:
+        """Some of the functions, loops over single items, and what they need.
+
+        Args:
+            widths: symbol of a function that is wanted -> what LLVM's vectoriser is told; None: it
+                is to leave the loop alone.
+        """
+        bodies = loops = ""
+        for name, width in widths.items():
+            hint = f", !llvm.loop !{_FIRST_LOOP + 2 * width}" if width else ""
+            bodies += self.functions[name].replace(_LOOP_END, _LOOP_END + hint)
+        for width in sorted({width for width in widths.values() if width}):
+            at = _FIRST_LOOP + 2 * width
+            loops += f"!{at} = distinct !{{!{at}, !0, !1, !2, !{at + 1}}}\n"
+            loops += f'!{at + 1} = !{{!"llvm.loop.vectorize.width", i32 {width}}}\n'
+        return self.declarations + bodies + _METADATA + loops + self.metadata
 
 
-def kernels(
-    op: ScalarOp, formats: Formats, halvings: Mapping[str, int]
-) -> tuple[str, dict[str, str]]:
-    """The IR of an image's kernels, and the name of the function behind each entry.
+def kernels(op: ScalarOp, formats: Formats) -> Kernels:
+    """The kernels of an image: a loop for every entry.
 
     Entries with the same body share one function; fan-in variants may be missing.
 
     Args:
         op: the functions.
         formats: what they work on.
-        halvings: name of a function -> how often its vectors are to be halved.
     """
-    texts = {str(entry): _entry(op, formats, entry) for entry in _entries(op)}
-    owner: dict[str, str] = {}
-    symbols = {name: owner.setdefault(text, name) for name, text in texts.items()}
-    bodies = ""
-    for text, name in owner.items():
-
-        def loop_of(match: re.Match[str], halved: int = halvings.get(name, 0)) -> str:
-            return f"!{_FIRST_LOOP + 2 * max(int(match[1]) >> halved, 1)}"
-
-        bodies += f"define i64 @{name}{_WIDTH.sub(loop_of, text)}"
-    loops = "".join(
-        f"!{at} = distinct !{{!{at}, !0, !1, !2, !{at + 1}}}\n"
-        f'!{at + 1} = !{{!"llvm.loop.vectorize.width", i32 {(at - _FIRST_LOOP) // 2}}}\n'
-        for at in sorted({int(w) for w in re.findall(r"!llvm\.loop !(\d+)", bodies)})
-    )
+    made = {str(entry): _entry(op, formats, entry) for entry in _entries(op)}
+    owner: dict[tuple[str, int | None], str] = {}
+    symbols = {name: owner.setdefault(row, name) for name, row in made.items()}
     fields = max(
         len(item.fields) for item in (formats.accumulator, formats.partial, formats.result)
     )
-    return _declarations(op, formats) + bodies + _METADATA + loops + _scopes(fields), symbols
+    return Kernels(
+        declarations=_declarations(op, formats),
+        functions={name: f"define i64 @{name}{text}" for (text, _), name in owner.items()},
+        widths={name: width for (_, width), name in owner.items()},
+        metadata=_scopes(fields),
+        symbols=symbols,
+    )

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from typing import TypeAlias
 
-__all__ = ["with_lines"]
+__all__ = ["Places", "known_places", "with_lines"]
 
 _LOCATION = re.compile(r"^!(\d+) = !DILocation\(line: (\d+),.* scope: !(\d+)", re.M)
 _NODE = re.compile(r"^!(\d+) = (?:distinct )?!(\w+)\((.*)\)$", re.M)
@@ -46,7 +47,10 @@ def _functions(module: str) -> dict[str, list[str]]:
 def _key(line: str) -> str:
     """An instruction's result, which its function names once; else its text."""
     text = re.sub(r", !dbg !\d+", "", line).strip()
-    return text.split(" = ")[0] if text.startswith("%") else text
+    if not text.startswith("%"):
+        return text
+    name = text.split(" = ")[0]
+    return name if "/" in name else name.replace('"', "")
 
 
 def _instructions(lines: Sequence[str]) -> list[str]:
@@ -151,10 +155,12 @@ class _Metadata:
         return "\n".join(["", *self.nodes, named])
 
 
-def with_lines(
-    ir: str, plain: str, debug: str, alone: Mapping[str, str], kernels: str
-) -> tuple[str, str]:
-    """An op's module and that of its kernels, so that their code knows the author's lines.
+#: function -> its instruction, as _key says -> file and line
+Places: TypeAlias = Mapping[str, Mapping[str, tuple[str, int]]]
+
+
+def known_places(ir: str, plain: str, debug: str, alone: Mapping[str, str]) -> Places:
+    """Of which of the author's lines the instructions of an op's functions are.
 
     A function that LLVM compiles to other instructions with locations than without has none.
 
@@ -163,7 +169,6 @@ def with_lines(
         plain: the same as LLVM left them; values have the same names.
         debug: these, compiled with locations, as ``!dbg`` of instructions.
         alone: step -> the author's function with locations, without conversions around it.
-        kernels: what calls them.
     """
     places = _places(debug)
     located = _functions(debug)
@@ -179,14 +184,21 @@ def with_lines(
             place = _narrowed(line, own, _places(module))
             if place is not None:
                 known.setdefault(f"op.{step}", {}).setdefault(_key(line), place)
-    return (
-        _attached(ir, {name: known.get(name, {}) for name in _functions(ir)}),
-        _attached(kernels, {name: {} for name in _functions(kernels)}),
-    )
+    return known
 
 
-def _attached(module: str, known: dict[str, dict[str, tuple[str, int]]]) -> str:
-    """Each function with a scope, and its instructions with their places; line 0: of nobody."""
+#: an instruction of one of the op's functions within a kernel
+_INLINED = re.compile(r'%"[^/"]+/(op\.\w+)/([^"]+)"')
+
+
+def with_lines(module: str, known: Places) -> str:
+    """A module with a scope for each function and a place for each instruction.
+
+    Args:
+        module: the op's functions, or kernels; instructions of functions in a kernel are named
+            ``%"call/op.step/name"``.
+        known: places; what is not there is of line 0, nobody's.
+    """
     metadata = _Metadata()
     out: list[str] = []
     inside = scope = ""
@@ -199,7 +211,11 @@ def _attached(module: str, known: dict[str, dict[str, tuple[str, int]]]) -> str:
         elif line.startswith("}"):
             inside = ""
         elif inside and _INSTRUCTION.match(line) and not line.endswith("["):  # a switch's first
-            place = known[inside].get(_key(line))
+            key = _key(line)
+            function = inside
+            if inlined := _INLINED.fullmatch(key):
+                function, key = inlined[1], f"%{inlined[2]}"
+            place = known.get(function, {}).get(key)
             line += f", !dbg {metadata.location(scope, place)}"
         out.append(line)
     return "\n".join([*out, metadata.text()])

@@ -15,7 +15,7 @@ from typing import Any
 
 from nicemu.errors import ImageError
 
-__all__ = ["FEATURES", "RECIPE", "emit", "installed", "on_host", "optimise"]
+__all__ = ["FEATURES", "RECIPE", "emit", "emit_vectors", "installed", "on_host", "optimise"]
 
 TRIPLE = "riscv64-unknown-elf"
 FEATURES = "+m,+a,+f,+d,+c,+v,+zfh,+zvfh,+zfbfmin,+zvfbfmin,+zvfbfwma,+zba,+zbb,+zbs,+zicond"
@@ -28,6 +28,7 @@ TARGET = {
 }
 SCALAR = {"loop_vectorization": False, "slp_vectorization": False, "loop_unrolling": True}
 KERNEL = {"loop_vectorization": True, "slp_vectorization": False, "loop_unrolling": False}
+VECTORS = ("instruction_combine", "simplify_cfg")  # passes for loops that are vectors already
 # constants are built by instructions, not loaded: an image has no data.  Only the RISC-V back end
 # knows these options, so the user's numba does not see them.
 OPTIONS = ("-riscv-lower-fpimm-cost=16", "-riscv-max-build-ints-cost=16")
@@ -43,7 +44,7 @@ def installed(package: str) -> str:
 
 
 #: everything about LLVM that code depends on
-RECIPE = (TRIPLE, TARGET, OPTIONS, SCALAR, KERNEL, installed("llvmlite"))
+RECIPE = (TRIPLE, TARGET, OPTIONS, SCALAR, KERNEL, VECTORS, installed("llvmlite"))
 
 
 @cache
@@ -134,6 +135,24 @@ def emit(texts: Iterable[str], keep: Iterable[str], what: str) -> bytes:
     """
     with _LOCK:
         module, machine = _for_cores(texts, keep, what, KERNEL)
+        return bytes(machine.emit_object(module))
+
+
+def emit_vectors(text: str, what: str) -> bytes:
+    """A RISC-V ELF object of a module that stands alone and whose loops are over vectors already.
+
+    Raises:
+        ImageError: the module is not valid IR.
+    """
+    llvm = _llvm()
+    with _LOCK:
+        machine = _cores(llvm)
+        module = _linked(llvm, [text], machine, what)
+        passes = llvm.create_new_module_pass_manager()
+        for name in VECTORS:
+            getattr(passes, f"add_{name}_pass")()
+        options = llvm.create_pipeline_tuning_options()
+        passes.run(module, llvm.create_pass_builder(machine, options))
         return bytes(machine.emit_object(module))
 
 

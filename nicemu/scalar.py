@@ -109,6 +109,7 @@ class ScalarOp:
         notes: what the author should know.
         context: fields of the context that the functions take: CONTEXT, or none.
         reads: fields of the context that lift, merge or finish use.
+        arguments: step -> the names that its function takes.
         bodies: step -> the lines of its function.
     """
 
@@ -117,6 +118,7 @@ class ScalarOp:
     notes: tuple[str, ...]
     context: tuple[str, ...]
     reads: frozenset[str]
+    arguments: Mapping[str, tuple[str, ...]]
     bodies: Mapping[str, tuple[str, ...]]
 
 
@@ -302,6 +304,7 @@ def scalar_op(
             for name in ("lift", "merge", "finish")
             if any(re.search(rf"%ctx\.{field}\b", line) for line in bodies[name])
         ),
+        arguments={name: _arguments(module, name) for name in names},
         bodies=bodies,
     )
 
@@ -403,6 +406,12 @@ def missing(name: str) -> str:
     if single := re.fullmatch(r"nicemu\.(\w+)\.f64", name):
         return f"{single[1]} is there for float32 only: convert with np.float32(x)"
     return f"it uses {_MISSING.get(name, name)}, which a core does not have: write it out"
+
+
+def _arguments(module: str, step: str) -> tuple[str, ...]:
+    """The names of a function's arguments."""
+    start = module.index(f" @op.{step}(")
+    return tuple(re.findall(r"(%[\w.]+)[,)]", module[start : module.index("\n", start)]))
 
 
 def _body(module: str, step: str) -> tuple[str, ...]:
