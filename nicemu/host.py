@@ -7,7 +7,7 @@ A second answer for checks and for authors; nothing in here takes part in a redu
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeGuard
 
@@ -19,7 +19,7 @@ from nicemu.dtypes import Format, Item, format_of
 from nicemu.errors import ArgumentError, StatusError
 from nicemu.image import LEAVING, Context, Entry, Formats
 from nicemu.llvm import on_host
-from nicemu.order import Order, leaves
+from nicemu.order import Order, Path, leaves
 
 __all__ = ["HostCall", "HostKernels", "arrays", "canonical"]
 
@@ -139,6 +139,8 @@ class HostKernels:
         order: Order | None = None,
         context: Context | None = None,
         leave: str = "finish",
+        chunk: int | None = None,
+        devices: Mapping[Path, int] | None = None,
     ) -> np.ndarray:
         """Streams of elements reduced into one, as the devices of a tree would.
 
@@ -150,6 +152,8 @@ class HostKernels:
             context: what the functions may know; rank, child and contributors are counted here, as
                 devices count them, and group is the number of streams.
             leave: the entry that writes the result: "finish", or "emit" for partial sums.
+            chunk: elements of a chunk, for ops that read its number; None: all are one.
+            devices: path of each device in the order -> its number, for ops that read that.
 
         Returns:
             Shape (count,), of the result's dtype, or of the partial sums'.
@@ -175,18 +179,37 @@ class HostKernels:
                 f"order {order!r}: use nested tuples of 0..{len(given) - 1}, each once at most"
             )
         unknown = self.reads & _OF_DEVICES
-        if unknown and any(isinstance(part, tuple) for part in order):
+        if unknown and devices is None and any(isinstance(part, tuple) for part in order):
             raise ArgumentError(
                 f"op {self.name} reads {', '.join(sorted(unknown))}, of which a tree has several: "
-                "compare one device's chunk"
+                "pass devices and chunk"
             )
         context = replace(context or Context(), group=len(given))
-        return self._leaving(leave, given, order, context)
+        count = given[0].size
+        step = max(count, 1) if chunk is None else whole("chunk", chunk, 1, MOST_ITEMS)
+        parts = [
+            self._leaving(
+                leave,
+                [values[start : start + step] for values in given],
+                order,
+                replace(context, chunk=context.chunk + i, element=context.element + start),
+                devices or {},
+            )
+            for i, start in enumerate(range(0, max(count, 1), step))
+        ]
+        return np.concatenate(parts)
 
     def _leaving(
-        self, leave: str, streams: Sequence[np.ndarray], node: Sequence[Order], context: Context
+        self,
+        leave: str,
+        streams: Sequence[np.ndarray],
+        node: Sequence[Order],
+        context: Context,
+        devices: Mapping[Path, int],
+        path: Path = (),
     ) -> np.ndarray:
         """What leaves a device when all its children are merged."""
+        context = replace(context, device=devices.get(path, context.device))
         total: np.ndarray | None = None
         merged = 0
         for child, part in enumerate(node):
@@ -195,7 +218,7 @@ class HostKernels:
             if isinstance(part, int):
                 payload, entries = streams[part], ("first", "acc")
             else:
-                payload = self._leaving("emit", streams, part, context)
+                payload = self._leaving("emit", streams, part, context, devices, (*path, child))
                 entries = ("load", "merge")
             told = replace(context, rank=ranks[0], child=child, contributors=merged)
             entry = entries[total is not None]

@@ -16,6 +16,7 @@ from nicemu.dtypes import format_of
 from nicemu.errors import ArgumentError
 from nicemu.order import Order, Path, devices, leaves
 from nicemu.partials import Partial, Share
+from nicemu.reference.arithmetic import OPS
 from nicemu.reference.error import Errors, errors
 from nicemu.tables import Table
 
@@ -89,8 +90,13 @@ def report(
         result: the whole reduced array, flat.
 
     Raises:
-        ArgumentError: a partial sum or an input is not there.
+        ArgumentError: an op of which no exact value is known; a partial sum or an input is not
+            there.
     """
+    if op not in OPS:
+        raise ArgumentError(
+            f"op {op!r} has no exact value to compare with: there is one of {', '.join(OPS)}"
+        )
     names: dict[int, set[str]] = {}  # by distance from the root
     found: dict[int, tuple[Errors, Errors]] = {}
 

@@ -330,7 +330,7 @@ class ReduceOp:
         """The same IR as code of the host; None: there is none of assembly."""
         from nicemu.host import HostKernels
 
-        if isinstance(self._source, _AssemblySource):
+        if isinstance(self._source, _AssemblySource):  # runs_on_host
             return None
         return HostKernels(self.name, self._source, self.formats(element, preset))
 
@@ -343,6 +343,8 @@ class ReduceOp:
         preset: str | None = None,
         order: Order | None = None,
         context: Context | None = None,
+        chunk: int | None = None,
+        devices: Mapping[tuple[int, ...], int] | None = None,
     ) -> np.ndarray:
         """What the op gives on the host: the IR that cores run, compiled for this machine.
 
@@ -353,6 +355,8 @@ class ReduceOp:
             order: nested tuples of ranks, as in Result.order; None: one device merges them in turn.
             context: what the functions may know; rank, child and contributors are counted, and
                 element from the one that is given.
+            chunk: elements of a chunk, for ops that read its number; None: all are one.
+            devices: path of each device in the order -> its number, for ops that read that.
 
         Returns:
             Shape (count,), of the result's dtype.
@@ -372,7 +376,12 @@ class ReduceOp:
                 f"{self.name}: is assembly, which only cores run: compare with the reference of "
                 "the same op in Python or C"
             )
-        return host.reduce(given, order=order, context=context)
+        return host.reduce(given, order=order, context=context, chunk=chunk, devices=devices)
+
+    @property
+    def runs_on_host(self) -> bool:
+        """Whether :meth:`reference` can be asked: False of assembly, which only cores run."""
+        return not isinstance(self._source, _AssemblySource)
 
     def check(
         self,

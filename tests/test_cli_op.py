@@ -6,11 +6,13 @@ import json
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 from safetensors.numpy import load_file
 
-from nicemu import Communicator
+from nicemu import ArgumentError, Communicator, bfloat16
+from nicemu.builtin import builtin
 from nicemu.cli import main
 from tests.test_cli import BF16, F16, refused, workers
 
@@ -169,6 +171,78 @@ def test_allreduce_with_a_factor(tmp_path: Path) -> None:
     for name in ("premul_sum", "premul_sum:half"):
         refused(nicemu("allreduce", *paths, "--op", name), "premul_sum", "factor")
         refused(nicemu("op", "cost", name, "--element", "f16"), "premul_sum", "factor")
+
+
+@pytest.mark.parametrize("topology", ["star", "cards", "tree(3)"])
+def test_allreduce_with_chance(topology: str) -> None:
+    """Of the gradients that come with the package: many chunks, and two collectives."""
+    shown = nicemu("allreduce", "--op", "stochastic_sum", "--topology", topology)
+    assert shown.stdout.splitlines()[-1] == (
+        "bits equal to those of stochastic_sum run on the host: yes"
+    )
+
+
+def test_chance_depends_on_chunk_and_device() -> None:
+    """What the command passes to the reference is needed for equal bits."""
+    op = builtin("stochastic_sum", "bfloat16")
+    x = np.random.default_rng(3).standard_normal((4, 2000)).astype(bfloat16)
+    right = op.reference(x, order=((0, 1), (2, 3)), chunk=512, devices={(): 2, (1,): 1})
+    for chunk, devices in ((500, {(): 2, (1,): 1}), (512, {(): 2, (1,): 3}), (512, {(1,): 1})):
+        other = op.reference(x, order=((0, 1), (2, 3)), chunk=chunk, devices=devices)
+        assert (right.view("u2") != other.view("u2")).any()
+    with pytest.raises(ArgumentError, match="reads chunk, device, seq, of which a tree"):
+        op.reference(x, order=((0, 1), (2, 3)))
+
+
+def test_allreduce_with_assembly(tmp_path: Path) -> None:
+    pytest.importorskip("ziglang", reason="pip install 'nicemu[c]'")
+    code = """
+    first:
+    load:
+        ld a1, 0(a1)
+        j 3f
+    acc:
+    merge:
+        ld a1, 0(a1)
+    2:  vsetvli t0, a2, e16, m8, ta, ma
+        vle16.v v8, (a1)
+        vle16.v v16, (a0)
+        vfadd.vv v8, v16, v8
+        vse16.v v8, (a0)
+        sub a2, a2, t0
+        sh1add a0, t0, a0
+        sh1add a1, t0, a1
+        bnez a2, 2b
+        li a0, 0
+        ret
+    emit:
+    finish:
+        mv t1, a0
+        ld a0, 0(a1)
+        mv a1, t1
+    3:  vsetvli t0, a2, e16, m8, ta, ma
+        vle16.v v8, (a1)
+        vse16.v v8, (a0)
+        sub a2, a2, t0
+        sh1add a0, t0, a0
+        sh1add a1, t0, a1
+        bnez a2, 3b
+        li a0, 0
+        ret
+    """
+    (tmp_path / "own.py").write_text(
+        f"import nicemu\n\ntotal = nicemu.reduce_op.asm({code!r}, "
+        "element='float16', preset='per-add', name='total')\n"
+    )
+    paths = workers(tmp_path, F16)
+    output = tmp_path / "out.safetensors"
+    shown = nicemu("allreduce", *paths, "--op", f"{tmp_path / 'own.py'}:total", "-o", output)
+    assert shown.stdout.splitlines()[-1] == (
+        "bits equal to those of worker 0 (total is assembly: only cores run it): yes"
+    )
+    other = tmp_path / "sum.safetensors"
+    nicemu("allreduce", *paths, "--preset", "per-add", "-o", other)
+    assert np.array_equal(load_file(output)["bias"], load_file(other)["bias"])
 
 
 def test_allreduce_with_records(tmp_path: Path, ops: Path) -> None:

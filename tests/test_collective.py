@@ -488,6 +488,9 @@ def test_report_needs_what_it_compares() -> None:
     world = Communicator(4, algorithm="halving-doubling")
     with pytest.raises(ArgumentError, match="partials=True"):
         world.allreduce(arrays).numerics(arrays)
+    result = world.allreduce(arrays, op="l2norm", partials=True)
+    with pytest.raises(ArgumentError, match="op 'l2norm' has no exact value to compare with"):
+        result.numerics(arrays)
     result = world.allreduce(arrays, partials=True)
     with pytest.raises(ArgumentError, match="3 inputs"):
         result.numerics(arrays[:3])
