@@ -439,3 +439,21 @@ int nicemu_cycles_get(nicemu_cores *cores, uint32_t hart, nicemu_cycles *out)
         timing_read(h->timing, out);
     return NICEMU_OK;
 }
+
+int nicemu_accesses(nicemu_cores *cores, uint32_t hart, nicemu_access *room, uint64_t size)
+{
+    struct hart *h = hart_of(cores, hart);
+    if (!h || !h->timing)
+        return NICEMU_EINVAL;
+    timing_start_record(h->timing, room, size);
+    return NICEMU_OK;
+}
+
+int nicemu_accesses_count(nicemu_cores *cores, uint32_t hart, uint64_t *count)
+{
+    struct hart *h = hart_of(cores, hart);
+    if (!h || !h->timing)
+        return NICEMU_EINVAL;
+    *count = h->timing->record.used;
+    return NICEMU_OK;
+}

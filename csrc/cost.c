@@ -481,6 +481,8 @@ static void vector(struct course *w, const struct op *o, u32 at)
         wait_for(w, &p, 0, 1, 0, chained);
     if (role & TO_V)
         wait_for_readers(w, &p, o->rd, e.vd);
+    if (unit == UNIT_LOAD || unit == UNIT_STORE)
+        w->asked = (struct asked){p.start, e.vd, false};
     if (role & V1)
         note_read(w, &p, o->rs1, e.vs1);
     if (role & V2)
@@ -580,6 +582,8 @@ void cost_op(struct course *w, const struct op *o)
     spend(w, TERM_ISSUE, 1);
     u32 busy = busy_cycles(m, o, &term);
     spend(w, term, busy);
+    if (memory)
+        w->asked = (struct asked){at, row->arg, true};
     if (memory && s->fpu_write)
         s->memory = at + 2;
     if (handed_over) {

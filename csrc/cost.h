@@ -41,6 +41,13 @@ struct vconf {
     const struct vtype *vt;
 };
 
+/* What the last memory instruction of a course has asked for. */
+struct asked {
+    u32 at; /* cycle of the first request */
+    u32 bytes;
+    bool scalar;
+};
+
 /* The course of instructions through the pipeline, from `now` = 0 on.  On the way the times in
  * `score` count from there. */
 struct course {
@@ -49,6 +56,7 @@ struct course {
     struct score score;
     u32 now;
     u32 terms[TERMS];
+    struct asked asked;
     struct vconf conf, next; /* now, and behind the next vset instruction */
 };
 

@@ -2,38 +2,11 @@
  * indexed, segments; and those that give up quietly, fault-only-first.
  * They go element by element, in order, and within a segment field by field, so that the unordered
  * indexed ones are ordered too.  A fault leaves vstart at the element that met it. */
-#include "exec_v.h"
+#include "vwalk.h"
 
-/* Element i, field f is at base + place(i) + f * size. */
-struct walk {
-    u64 base, stride; /* place(i) = i * stride */
-    const u8 *index; /* unless NULL: element i of it, of index_size bytes */
-    u32 index_size;
-    u32 size; /* bytes of an element */
-    u32 fields, spread; /* fields of a segment, register numbers from one to the next */
-};
-
-static inline u64 place(const struct walk *w, u64 i)
-{
-    u64 v = 0;
-    if (!w->index)
-        return w->base + i * w->stride;
-    memcpy(&v, w->index + i * w->index_size, w->index_size);
-    return w->base + v;
-}
 static inline bool is_active(const struct hart *h, const struct op *o, u64 i)
 {
     return o->vm || (h->v[i / 8] >> i % 8 & 1);
-}
-
-/* arg of the rows: log2 of the bytes of EEW | fields - 1 << 4 */
-static inline u32 eew_of(const struct op *o)
-{
-    return o->arg & 15;
-}
-static inline u32 fields_of(const struct op *o)
-{
-    return 1 + (o->arg >> 4);
 }
 
 /* May data with EEW = SEW << k be there? */
@@ -43,16 +16,6 @@ static bool data_legal(const struct hart *h, const struct op *o, int k, bool loa
         return false;
     u32 registers = fields_of(o) * (vec_align(h, k) + 1);
     return registers <= 8 && o->rd + registers <= 32;
-}
-
-static struct walk walk_of(const struct hart *h, const struct op *o, int k)
-{
-    u32 size = 1u << (h->vt.sew + k);
-    return (struct walk){.base = RS1,
-                         .stride = (u64)size * fields_of(o),
-                         .size = size,
-                         .fields = fields_of(o),
-                         .spread = vec_align(h, k) + 1};
 }
 
 /* `quiet`: past element 0 a fault only ends the load, and shortens vl */
@@ -166,24 +129,17 @@ static bool indexed_legal(const struct hart *h, const struct op *o, bool load)
     u32 registers = fields_of(o) * (vec_align(h, 0) + 1);
     return o->rd + registers <= o->rs2 || o->rs2 + vec_align(h, k) < o->rd;
 }
-static struct walk indexed(const struct hart *h, const struct op *o)
-{
-    struct walk w = walk_of(h, o, 0);
-    w.index = VREG(o->rs2);
-    w.index_size = 1u << eew_of(o);
-    return w;
-}
 BODY(vlx)
 {
     if (unlikely(!indexed_legal(h, o, true)))
         return trap_illegal(h, o);
-    struct walk w = indexed(h, o);
+    struct walk w = walk_by_index(h, o);
     return load_each(h, o, &w, false);
 }
 BODY(vsx)
 {
     if (unlikely(!indexed_legal(h, o, false)))
         return trap_illegal(h, o);
-    struct walk w = indexed(h, o);
+    struct walk w = walk_by_index(h, o);
     return store_each(h, o, &w);
 }

@@ -183,17 +183,47 @@ typedef struct {
     uint32_t int_reduction;
 } nicemu_timing;
 
-enum { NICEMU_TERMS = 7 }; /* rows of term.def */
+enum { NICEMU_TERMS = 8 }; /* rows of term.def */
 
 /* What a hart's clock says since it was made, or since the counters were cleared. */
 typedef struct {
     uint64_t cycles; /* sum of the terms */
-    uint64_t terms[7]; /* by row of term.def */
+    uint64_t terms[8]; /* by row of term.def */
 } nicemu_cycles;
 
 /* Count cycles from now on, as on that machine; NULL: no more. */
 int nicemu_time(nicemu_cores *cores, const nicemu_timing *timing);
 int nicemu_cycles_get(nicemu_cores *cores, uint32_t hart, nicemu_cycles *out);
+
+/* What an instruction asks of memory: `beat` bytes a cycle, which begin at multiples of it, from
+ * `cycle` on. */
+typedef struct {
+    uint64_t cycle; /* of the hart's clock, since the record began */
+    uint64_t address;
+    uint32_t bytes;
+    uint16_t beat;
+    uint16_t atomic; /* 1: an AMO, LR or SC */
+} nicemu_access;
+
+/* Record a hart's accesses, whose clock runs, in `room` for so many; it executes instruction by
+ * instruction then.  NULL: no more. */
+int nicemu_accesses(nicemu_cores *cores, uint32_t hart, nicemu_access *room, uint64_t size);
+/* How many there have been since; more than `size`: those beyond are lost. */
+int nicemu_accesses_count(nicemu_cores *cores, uint32_t hart, uint64_t *count);
+
+/* What one hart, or the DMA engine, wants in a cycle: banks of the scratchpad, at most 64. */
+typedef struct {
+    uint64_t cycle;
+    uint64_t banks;
+    uint64_t held; /* of these, for atomics */
+} nicemu_beat;
+
+/* How many cycles each of at most 64 harts waits for banks, when all begin in cycle 0 and a hart
+ * that waits does what it does later by as much.  Per hart its beats by ascending cycle, one at
+ * most in each; `hold`: cycles for which an atomic keeps a bank beyond its own; the DMA engine's
+ * beats are never late. */
+int nicemu_banks(const nicemu_beat *const *beats, const uint64_t *counts, uint32_t harts,
+                 const nicemu_beat *dma, uint64_t dma_count, uint32_t hold, uint64_t *waits);
 
 /* ---- the device ------------------------------------------------------------------------- */
 /* Handler entries by fan-in: [k] takes k payloads in one call, 0 where the image has none. */

@@ -441,6 +441,21 @@ static __attribute__((noinline)) void run_logged(struct hart *h, nicemu_stop *ou
     }
 }
 
+/* The same, with a record of the accesses. */
+static __attribute__((noinline)) void run_recorded(struct hart *h, nicemu_stop *out)
+{
+    bool more = true;
+    while (more && hart_used(h) < h->limit) {
+        if (h->pc == RETURN_PC && h->calling) {
+            out->reason = NICEMU_STOP_RETURN;
+            return;
+        }
+        struct block *b = next_step(h);
+        timing_record(h, &b->ops[0]);
+        more = run_step(h, b, out);
+    }
+}
+
 void hart_run(struct hart *h, u64 budget, nicemu_stop *out)
 {
     u64 instret = hart_instret(h), elements = h->elements;
@@ -450,6 +465,8 @@ void hart_run(struct hart *h, u64 budget, nicemu_stop *out)
     fp_env_enter(h);
     if (unlikely(h->cores->log.text != NULL))
         run_logged(h, out);
+    else if (unlikely(h->timing && h->timing->record.room))
+        run_recorded(h, out);
     else
         run_blocks(h, out);
     if (h->timing && out->reason != NICEMU_STOP_BUDGET && out->reason != NICEMU_STOP_LOG)

@@ -238,14 +238,46 @@ static bool prepare(struct hart *h)
     return extra;
 }
 
+/* ---- the record -------------------------------------------------------------------------- */
+
+/* Cycles of what is not counted in costs[]: of everything that is recorded. */
+static u64 passed(const struct timing *t)
+{
+    u64 sum = 0;
+    for (u32 k = 0; k < TERMS; k++)
+        sum += t->terms[k];
+    return sum;
+}
+
+void timing_start_record(struct timing *t, nicemu_access *room, u64 size)
+{
+    t->record = (struct record){.room = room, .size = size};
+    t->recorded_from = passed(t);
+}
+
+void timing_record(struct hart *h, const struct op *o)
+{
+    h->timing->started = passed(h->timing);
+    access_begin(&h->timing->record, h, o, &h->timing->machine);
+}
+
+static void end_record(struct timing *t, const struct course *w)
+{
+    access_end(&t->record, &t->machine, &w->asked, t->started - t->recorded_from);
+}
+
+/* ---- blocks again ------------------------------------------------------------------------ */
+
 void timing_block(struct hart *h, struct block *b, enum way way)
 {
-    if (timing_known(h, b, way))
+    if (!h->timing->record.room && timing_known(h, b, way))
         return;
     bool extra = prepare(h), first = !b->cost[0] && !b->cost[1];
-    if (extra && !alone(h, b)) {
+    if (h->timing->record.room || (extra && !alone(h, b))) {
         struct course w;
         run_course(&w, h, b, b->n, way);
+        if (h->timing->record.room)
+            end_record(h->timing, &w);
         count_course(h, &w);
     } else {
         h->timing->extras_used = 0;

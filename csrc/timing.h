@@ -8,7 +8,7 @@
 #ifndef NICEMU_TIMING_H
 #define NICEMU_TIMING_H
 
-#include "cost.h"
+#include "access.h"
 
 enum { SCORES = 2048, COSTS = 8192, LINES = 8192 };
 
@@ -31,6 +31,8 @@ struct extra {
 
 struct timing {
     nicemu_timing machine;
+    struct record record;
+    u64 recorded_from, started; /* sum of the terms below when the record, the instruction began */
     u32 extras_used;
     struct extra extras[MAX_BLOCK]; /* of the running block, in order */
     u64 terms[TERMS]; /* without those of costs[] */
@@ -88,6 +90,10 @@ static inline bool timing_known(struct hart *h, const struct block *b, enum way 
 void timing_block(struct hart *h, struct block *b, enum way way);
 /* The first n instructions of a block have run, and that was all of it. */
 void timing_part(struct hart *h, const struct block *b, u32 n);
+/* The accesses of the instruction that runs next, by itself, are recorded. */
+void timing_record(struct hart *h, const struct op *o);
+void timing_start_record(struct timing *t, nicemu_access *room, u64 size);
+
 /* Wait for what is under way. */
 void timing_drain(struct hart *h);
 /* Forget all costs, which their blocks must not keep either. */

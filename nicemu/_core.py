@@ -17,6 +17,8 @@ from nicemu._nicemu import ffi, lib
 from nicemu.errors import ArgumentError, Fault, NicemuError
 
 __all__ = [
+    "ACCESS",
+    "BEAT",
     "BUDGET",
     "FAULT",
     "HTIF",
@@ -31,6 +33,7 @@ __all__ = [
     "Stop",
     "W",
     "X",
+    "bank_waits",
     "call",
     "class_names",
     "csrs",
@@ -258,6 +261,44 @@ class Counters:
     vector_load_bytes: int
     vector_store_bytes: int
     classes: dict[str, int]
+
+
+#: what an instruction asks of memory: see nicemu_access
+ACCESS = np.dtype(
+    [
+        ("cycle", np.uint64),
+        ("address", np.uint64),
+        ("bytes", np.uint32),
+        ("beat", np.uint16),
+        ("atomic", np.uint16),
+    ]
+)
+#: banks that are wanted in a cycle: see nicemu_beat
+BEAT = np.dtype([("cycle", np.uint64), ("banks", np.uint64), ("held", np.uint64)])
+
+
+def bank_waits(beats: Sequence[np.ndarray], dma: np.ndarray, hold: int) -> list[int]:
+    """Cycles that each hart waits for banks: nicemu_banks.
+
+    Args:
+        beats: of each hart, of dtype BEAT, ascending in cycle.
+        dma: of the DMA engine.
+        hold: cycles for which an atomic keeps a bank beyond its own.
+
+    Raises:
+        ArgumentError: no hart, or more than 64.
+    """
+    arrays = [np.ascontiguousarray(each, BEAT) for each in (*beats, dma)]
+    pointers = [ffi.cast("nicemu_beat *", each.ctypes.data) for each in arrays]
+    waits = ffi.new("uint64_t[]", max(len(beats), 1))
+    counts = [each.size for each in arrays[:-1]]
+    call(
+        f"{len(beats)} harts at the banks (1..64)",
+        lib.nicemu_banks,
+        *(ffi.new("nicemu_beat *[]", pointers[:-1]), ffi.new("uint64_t[]", counts), len(beats)),
+        *(pointers[-1], arrays[-1].size, hold, waits),
+    )
+    return [int(waits[i]) for i in range(len(beats))]
 
 
 @dataclass(frozen=True)
@@ -537,6 +578,26 @@ class Cores:
         c = ffi.new("nicemu_cycles *")
         call(f"hart {hart}", lib.nicemu_cycles_get, self._cores, hart, c)
         return Cycles(int(c.cycles), dict(zip(term_names(), map(int, c.terms), strict=True)))
+
+    def record_accesses(self, room: np.ndarray | None, hart: int = 0) -> None:
+        """Record what a hart asks of memory; it runs instruction by instruction then.
+
+        Args:
+            room: for so many, of dtype ACCESS; None: no more.  It must outlive the record.
+            hart: whose clock runs.
+
+        Raises:
+            ArgumentError: it has none.
+        """
+        at = ffi.NULL if room is None else ffi.cast("nicemu_access *", room.ctypes.data)
+        size = 0 if room is None else room.size
+        call(f"hart {hart} without a clock", lib.nicemu_accesses, self._cores, hart, at, size)
+
+    def accesses(self, hart: int = 0) -> int:
+        """How many accesses there have been since; those beyond the room are lost."""
+        count = ffi.new("uint64_t *")
+        call(f"hart {hart} without a clock", lib.nicemu_accesses_count, self._cores, hart, count)
+        return int(count[0])
 
     def work(self, hart: int = 0) -> tuple[int, int]:
         """Instructions and active vector elements, of :meth:`counters`."""

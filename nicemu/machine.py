@@ -14,7 +14,10 @@ __all__ = ["MACHINES", "Machine", "Timing", "machine"]
 
 KIB = 1024
 LINE = 64  # alignment of what lies in a scratchpad
-LARGEST = {"cores": 64, "max_payload": 1 << 20, "max_fan_in": 8, "budget": (1 << 63) - 1}
+LARGEST = {
+    "cores": 64, "max_payload": 1 << 20, "max_fan_in": 8, "budget": (1 << 63) - 1,
+    "clusters": 64, "banks": 64, "bank_bytes": 64,
+}  # fmt: skip
 ALL_SCRATCHPADS = 512 * KIB * KIB  # bytes: what the device's address map (nic) has room for
 
 
@@ -147,6 +150,10 @@ class Machine:
         isa: ISA string of what the cores have; None: everything.
         frequency: of the cores, Hz.
         timing: what instructions cost.
+        clusters: groups of equally many cores; those of a cluster share a scratchpad.
+        banks: of the scratchpad of a cluster, 1..64, word-interleaved.
+        bank_bytes: width of a bank.
+        atomic_hold: cycles for which an atomic keeps its bank beyond its own.
     """
 
     name: str
@@ -160,6 +167,10 @@ class Machine:
     isa: str | None = None
     frequency: int = 1_000_000_000
     timing: Timing = field(default=SPATZ)
+    clusters: int = 1
+    banks: int = 64
+    bank_bytes: int = 4
+    atomic_hold: int = 1
 
     def __post_init__(self) -> None:
         """Check the ranges.
@@ -174,6 +185,12 @@ class Machine:
         for name, most in LARGEST.items():
             if not 1 <= getattr(self, name) <= most:
                 raise ArgumentError(f"{name} {getattr(self, name)} is out of range: use 1..{most}")
+        if self.cores % self.clusters:
+            raise ArgumentError(f"{self.cores} cores in {self.clusters} clusters: use a multiple")
+        if self.banks & (self.banks - 1) or self.bank_bytes & (self.bank_bytes - 1):
+            raise ArgumentError(f"{self.banks} banks of {self.bank_bytes} bytes: use powers of two")
+        if not 0 <= self.atomic_hold < 4096:
+            raise ArgumentError(f"atomic_hold {self.atomic_hold} is out of range: use 0..4095")
         if self.vlen not in (128, 256, 512, 1024):
             raise ArgumentError(f"vlen {self.vlen} is not supported: use 128, 256, 512 or 1024")
         # the accumulator and the destination may be of twice the payload's width
@@ -198,8 +215,9 @@ MACHINES: dict[str, Machine] = {
     m.name: m
     for m in (
         # Eight cores of 1 GHz and VLEN 512: the product's own default; the scalar side as CV32E40P,
-        # the vector unit as Spatz.  Scratchpad: 1 MiB for eight cores, as a PsPIN cluster has (its
-        # public RTL); payloads up to the largest MTU of the wire format.
+        # the vector unit as Spatz.  Scratchpad: 1 MiB for eight cores in 64 banks of 32 bits, as a
+        # PsPIN cluster has (its public RTL; an atomic takes a bank for two cycles, amo_shim);
+        # payloads up to the largest MTU of the wire format.
         Machine("card"),
         # The scalar core alone, of RV32 there: compare what means the same on RV64.
         Machine("cv32e40p", cores=1, isa="rv64imfc_zicsr_zifencei_zicntr", timing=CV32E40P),
@@ -212,6 +230,7 @@ MACHINES: dict[str, Machine] = {
         Machine(
             "pspin",
             cores=32,
+            clusters=4,
             isa="rv64imac_zicsr_zifencei_zicntr",
             timing=replace(CV32E40P, line=16, miss=7),
         ),

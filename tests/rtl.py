@@ -1,9 +1,10 @@
 """Cycles counted here beside cycles counted on open RTL: ``python -m tests.rtl FOLDER``.
 
-FOLDER holds ``scalar.csv`` and ``kernels/*.S`` (on CV32E40P, by FPU latency) and ``vector.csv``
-(sequences on Spatz, by memory latency), all with cycles per iteration.  The kernels' text is
-assembled for RV64 by clang (PyPI ``ziglang``); the sequences are made here from their names.
-Exit status 1: a scalar kernel is not equal, or a sequence is further off than 5 %.
+FOLDER holds ``scalar.csv`` and ``kernels/*.S`` (on CV32E40P, by FPU latency), ``multicore.csv``
+(such cores on one scratchpad, by banks and cores) and ``vector.csv`` (sequences on Spatz, by memory
+latency), all with cycles per iteration.  The kernels' text is assembled for RV64 by clang (PyPI
+``ziglang``); the sequences are made here from their names.
+Exit status 1: a scalar kernel is not equal, or one of the others is further off than 5 %.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from pathlib import Path
 
 import numpy as np
 
-from nicemu._core import FAULT, Cores, R, W, X
+from nicemu._core import ACCESS, FAULT, Cores, R, W, X
+from nicemu.banks import waits
 from nicemu.elf import load_elf
 from nicemu.isa import extensions
 from nicemu.machine import MACHINES, Machine
@@ -33,7 +35,7 @@ BREAKPOINT = 3
 #: iterations of the two runs whose difference is taken: the first for kernels whose iterations are
 #: alike; the files do not say which were used for others, so the instructions decide
 ITERATIONS = ((3, 5), (100, 1124))
-TOLERANCE = {"scalar": 0.0, "vector": 0.05}
+TOLERANCE = {"scalar": 0.0, "multicore": 0.05, "vector": 0.05}
 ROUNDED = 1e-4  # the files' six digits
 
 
@@ -84,8 +86,8 @@ def finish(cores: Cores) -> tuple[int, int]:
 # ---- scalar ----------------------------------------------------------------------------------
 
 
-def assembled(source: Path, folder: Path) -> tuple[bytes, int]:
-    """Code of a kernel's text and the address of ``kernel``; it begins at CODE."""
+def assembled(source: Path, folder: Path) -> tuple[bytes, dict[str, int]]:
+    """Code of a kernel's text and its symbols; it begins at CODE."""
     out = folder / f"{source.stem}.elf"
     subprocess.run(
         [
@@ -99,7 +101,7 @@ def assembled(source: Path, folder: Path) -> tuple[bytes, int]:
     code = bytearray(RETURN - CODE)
     for segment in elf.segments:
         memoryview(code)[segment.address - CODE :][: len(segment.data)] = segment.data
-    return bytes(code), elf.symbols["kernel"]
+    return bytes(code), dict(elf.symbols)
 
 
 def words() -> bytes:
@@ -132,13 +134,14 @@ def core_of(configuration: str) -> Machine:
 def scalar(folder: Path) -> Iterator[Row]:
     """Every row of scalar.csv."""
     with tempfile.TemporaryDirectory() as temporary:
-        programs: dict[str, tuple[bytes, int]] = {}
+        programs: dict[str, tuple[bytes, dict[str, int]]] = {}
         for line in rows(folder / "scalar.csv"):
             name, wanted = line["kernel"], float(line["instructions_per_iteration"])
             if name not in programs:
                 source = folder / "kernels" / f"{name}.S"
                 programs[name] = assembled(source, Path(temporary))
-            machine, program = core_of(line["core"]), programs[name]
+            code, symbols = programs[name]
+            machine, program = core_of(line["core"]), (code, symbols["kernel"])
             check = kernel(machine, *program, 3)[2]
             assert check == int(line["check_value_n3"], 16), f"{name}: check value {check:#x}"
             for few, many in ITERATIONS:
@@ -156,6 +159,56 @@ def rows(path: Path) -> list[dict[str, str]]:
         return []
     with path.open(newline="") as file:
         return list(csv.DictReader(file))
+
+
+# ---- several cores ---------------------------------------------------------------------------
+
+SCRATCHPAD = 1 << 16  # bytes from 0 on, and from DATA on: where the kernels' accesses are
+#: a plain store there is an atomic in that scratchpad
+ALIAS = 0x400000
+ROOM = 1 << 20  # accesses of a core
+
+
+def recorded(
+    machine: Machine, program: tuple[bytes, dict[str, int]], core: int, n: int
+) -> tuple[int, np.ndarray]:
+    """Cycles of n iterations on a core by itself, and its accesses."""
+    code, symbols = program
+    cores = hart(machine, code)
+    cores.map(0, CODE, R | W)
+    cores.map(DATA + 4 * PAGE, SCRATCHPAD, R | W)
+    cores.map(ALIAS, SCRATCHPAD, R | W)
+    cores.x()[10:15] = n, DATA, DATA + PAGE, DATA + 2 * PAGE, core
+    cores.set_pc(symbols["setup"])
+    finish(cores)
+    cores.x()[1] = RETURN
+    cores.set_pc(symbols["kernel"])
+    cores.clear_counters()
+    room = np.zeros(ROOM, ACCESS)
+    cores.record_accesses(room)
+    cycles, _ = finish(cores)
+    assert cores.accesses() <= ROOM
+    accesses = room[: cores.accesses()]
+    accesses["atomic"] |= accesses["address"] >= ALIAS
+    return cycles, accesses
+
+
+def multicore(folder: Path) -> Iterator[Row]:
+    """Every row of multicore.csv: the mean of the cores."""
+    machine = MACHINES["cv32e40p"]
+    runs: dict[tuple[str, int], list[tuple[int, np.ndarray]]] = {}
+    with tempfile.TemporaryDirectory() as temporary:
+        for line in rows(folder / "multicore.csv"):
+            name, n = line["kernel"], int(line["iterations"])
+            active, banks = int(line["active_cores"]), int(line["banks"])
+            if (name, n) not in runs:
+                program = assembled(folder / "kernels" / f"{name}.S", Path(temporary))
+                runs[name, n] = [recorded(machine, program, core, n) for core in range(8)]
+            alone = runs[name, n][:active]
+            lost = waits([accesses for _, accesses in alone], replace(machine, banks=banks))
+            ours = sum(cycles for cycles, _ in alone) + sum(lost)
+            rtl = float(line["cyc_per_it_mean"])
+            yield Row("multicore", f"{active} on {banks} banks", name, ours / active / n, rtl)
 
 
 # ---- vector ----------------------------------------------------------------------------------
@@ -257,7 +310,8 @@ def main() -> int:
         print("usage: python -m tests.rtl FOLDER, which holds scalar.csv, vector.csv and kernels/")
         return 2
     folder, good = Path(sys.argv[1]), True
-    for kind, measured in (("scalar", scalar), ("vector", vector)):
+    kinds = (("scalar", scalar), ("multicore", multicore), ("vector", vector))
+    for kind, measured in kinds:
         table = list(measured(folder))
         print(f"{kind}: {sum(r.good for r in table)} of {len(table)} within {TOLERANCE[kind]:.0%}")
         for r in table:

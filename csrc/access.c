@@ -1,0 +1,78 @@
+/* access.c: see access.h. */
+#include "access.h"
+
+#include "vwalk.h"
+
+static void add(struct record *r, nicemu_access access)
+{
+    if (r->used < r->size)
+        r->room[r->used] = access;
+    r->used++;
+}
+
+static bool by_element(const struct insn_row *row)
+{
+    switch (row->format) {
+    case FORMAT_VLS:
+    case FORMAT_VSS:
+    case FORMAT_VLX:
+    case FORMAT_VSX:
+        return true;
+    case FORMAT_VL:
+    case FORMAT_VS:
+        return row->arg >> 4; /* segments */
+    default:
+        return false;
+    }
+}
+
+static void add_elements(struct record *r, const struct hart *h, const struct op *o,
+                         const nicemu_timing *m)
+{
+    const struct insn_row *row = &insn_rows[o->id];
+    bool indexed = row->format == FORMAT_VLX || row->format == FORMAT_VSX;
+    struct walk w = indexed ? walk_by_index(h, o) : walk_of(h, o, (int)eew_of(o) - (int)h->vt.sew);
+    if (row->format == FORMAT_VLS || row->format == FORMAT_VSS)
+        w.stride = h->x[o->rs2];
+    for (u64 i = 0, n = 0; i < h->vl; i++)
+        for (u32 f = 0; f < w.fields; f++, n++)
+            add(r, (nicemu_access){.cycle = n / m->strided,
+                                   .address = place(&w, i) + f * w.size,
+                                   .bytes = w.size,
+                                   .beat = (uint16_t)m->port});
+}
+
+void access_begin(struct record *r, const struct hart *h, const struct op *o,
+                  const nicemu_timing *m)
+{
+    const struct insn_row *row = &insn_rows[o->id];
+    enum insn_class cls = row->cls;
+    bool vector = cls == CLASS_VLOAD || cls == CLASS_VSTORE;
+    r->pending = r->used;
+    r->spread = vector && by_element(row);
+    if (r->spread)
+        add_elements(r, h, o, m);
+    else if (vector || cls == CLASS_LOAD || cls == CLASS_STORE || cls == CLASS_AMO)
+        add(r, (nicemu_access){.address =
+                                   h->x[o->rs1] + (vector || cls == CLASS_AMO ? 0 : (u64)o->imm),
+                               .beat = (uint16_t)(vector ? m->word / 8 : m->port),
+                               .atomic = cls == CLASS_AMO});
+}
+
+void access_end(struct record *r, const nicemu_timing *m, const struct asked *asked, u64 start)
+{
+    u64 end = r->used < r->size ? r->used : r->size;
+    for (u64 i = r->pending; i < end; i++) {
+        nicemu_access *a = &r->room[i];
+        a->cycle += start + asked->at;
+        if (r->spread)
+            continue;
+        a->bytes = asked->bytes;
+        /* the cost has every word of the port that a scalar access touches before it is done */
+        if (asked->scalar)
+            a->cycle -= (a->address % m->port + a->bytes - 1) / m->port * m->crossing;
+    }
+    if (!r->spread && !asked->bytes && r->used > r->pending) /* vl is 0 */
+        r->used = r->pending;
+    r->pending = r->used;
+}
