@@ -167,7 +167,7 @@ static u32 fpu_ready(const struct course *w, enum insn_class cls, u32 rd)
     if (is_fp(cls))
         return s->fpu_quiet && (s->fpu_alone || fpu_latency(w->timing, cls) > 1) ? s->fpu_quiet - 1
                                                                                  : 0;
-    if (rd != NO_REGISTER && rd == s->fpu_rd) /* it may not be overtaken */
+    if (rd != NO_REGISTER && rd == s->fpu_rd && w->now < s->fpu_quiet) /* it may not be overtaken */
         return rd < 32 ? s->f[rd] : s->x[rd - 32];
     return 0;
 }

@@ -318,6 +318,11 @@ class Cycles:
         terms = {name: n - earlier.terms[name] for name, n in self.terms.items()}
         return Cycles(self.total - earlier.total, terms)
 
+    def waiting(self, cycles: int) -> Cycles:
+        """With so many cycles more, of conflicts with other cores."""
+        terms = {**self.terms, "conflicts": self.terms["conflicts"] + cycles}
+        return Cycles(self.total + cycles, terms)
+
 
 class Cores:
     """A set of harts and the memory they share.

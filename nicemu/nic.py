@@ -34,6 +34,7 @@ from nicemu import _core
 from nicemu._core import Cores, Counters, Cycles, Stop
 from nicemu._nicemu import ffi, lib
 from nicemu.arguments import known
+from nicemu.banks import waits
 from nicemu.dtypes import Item, item_of
 from nicemu.errors import ArgumentError, FaultError, ImageError, StatusError
 from nicemu.image import (
@@ -59,6 +60,7 @@ SCRATCHPAD = 0x1000_0000
 ARGUMENTS = 0x3000_0000
 STACK = 0x5000_0000
 PAGE = 4096
+RECORD = 1 << 22  # accesses of a core in one reduction
 LINE = 64  # alignment of what lies in a scratchpad slice
 # most input between two calls of a progress callback, or looks at Ctrl-C
 BATCH = 8 << 20  # bytes
@@ -237,6 +239,7 @@ class Nic:
         threads: int | None = None,
         simd: str = "auto",
         cycles: bool = False,
+        conflicts: bool = False,
     ) -> None:
         """Make a device with empty memory.
 
@@ -246,6 +249,9 @@ class Nic:
                 depend on it.
             simd: host path: "auto", "portable", "avx2" or "avx512".  Results do not depend on it.
             cycles: count cycles by the machine's timing.  No other result changes, but host time.
+            conflicts: count cycles, and those that cores of a cluster wait for each other at the
+                banks of their scratchpad.  Each access is recorded, which takes host time and
+                memory: for reductions of up to some millions of accesses.
 
         Raises:
             ArgumentError: an argument is out of range.
@@ -257,8 +263,9 @@ class Nic:
         m = self.machine
         on = None if m.isa is None else extensions(m.isa, m.vlen)
         self._cores = Cores(m.cores, m.vlen, simd=simd, extensions=on)
-        self._counting = cycles
-        if cycles:
+        self._counting = cycles or conflicts
+        self._conflicts = conflicts
+        if self._counting:
             self._cores.start_clock(**asdict(m.timing))
         self._lock = RLock()  # a progress callback may look at the device
         self._telling = False  # inside such a callback
@@ -473,15 +480,42 @@ class Nic:
             output=output,
             instructions=stop.instructions,
             elements=stop.elements,
-            cycles=before and self._cycles(core, before),
+            cycles=before and self._spent(core, before),
         )
 
-    def _cycles(self, core: int, before: Cycles | None = None) -> Cycles | None:
-        """What a core's clock has counted, since it said `before`; None: it has none."""
-        if not self._counting:
-            return None
-        now = self._cores.cycles(core)
-        return now if before is None else now - before
+    def _cycles(self, core: int) -> Cycles | None:
+        """What a core's clock has counted; None: it has none."""
+        return self._cores.cycles(core) if self._counting else None
+
+    def _spent(self, core: int, before: Cycles) -> Cycles:
+        """What it has counted since it said `before`."""
+        return self._cores.cycles(core) - before
+
+    def _begin_record(self) -> list[np.ndarray]:
+        """Of what each core asks of memory, from now on; none where nobody wants to know."""
+        if not self._conflicts:
+            return []
+        rooms = [np.empty(RECORD, _core.ACCESS) for _ in range(self.machine.cores)]
+        for core, room in enumerate(rooms):
+            self._cores.record_accesses(room, core)
+        return rooms
+
+    def _end_record(self, rooms: list[np.ndarray]) -> list[int]:
+        """Cycles that each core has waited at the banks."""
+        m = self.machine
+        if not rooms:
+            return [0] * m.cores
+        counts = [self._cores.accesses(core) for core in range(m.cores)]
+        for core in range(m.cores):
+            self._cores.record_accesses(None, core)
+        if max(counts) > RECORD:
+            raise ArgumentError(
+                f"a core made {max(counts):,} accesses to memory, of which {RECORD:,} can be "
+                "recorded: reduce less at a time, or without conflicts=True"
+            )
+        size = m.cores // m.clusters
+        asked = [room[:count] for room, count in zip(rooms, counts, strict=True)]
+        return [w for i in range(0, m.cores, size) for w in waits(asked[i : i + size], m)]
 
     def _put(self, address: int, values: np.ndarray, item: Item, count: int, core: int) -> None:
         values = _array(values, "a payload or accumulator")
@@ -588,6 +622,7 @@ class Nic:
         job, keep = self._job(inputs, raw, leaving, chunk, list(LEAVING).index(leave), context)
         chunks = -(-count // chunk)
         before = [(self._cores.work(i), self._cycles(i)) for i in range(self.machine.cores)]
+        rooms = self._begin_record()
         batch = max(self.machine.cores, min(BATCH // payload, PACKETS) // len(inputs))
         start = time.perf_counter()
         with self._spread() as spread:
@@ -603,6 +638,7 @@ class Nic:
         if raw is not values:
             values[...] = leaving.unpack(raw, chunk)
         seconds = time.perf_counter() - start
+        lost = self._end_record(rooms)
         return ReduceResult(
             values=values,
             packets=chunks * len(inputs),
@@ -614,7 +650,7 @@ class Nic:
                     packets=len(range(i, chunks, self.machine.cores)) * len(inputs),
                     instructions=instructions - was[0],
                     elements=elements - was[1],
-                    cycles=clock and self._cycles(i, clock),
+                    cycles=clock and self._spent(i, clock).waiting(lost[i]),
                 )
                 for i, (was, clock) in enumerate(before)
                 for instructions, elements in [self._cores.work(i)]
