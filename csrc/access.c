@@ -5,9 +5,9 @@
 
 static void add(struct record *r, nicemu_access access)
 {
-    if (r->used < r->size)
-        r->room[r->used] = access;
-    r->used++;
+    u64 at = r->used + r->pending++;
+    if (at < r->size)
+        r->room[at] = access;
 }
 
 static bool by_element(const struct insn_row *row)
@@ -48,7 +48,7 @@ void access_begin(struct record *r, const struct hart *h, const struct op *o,
     const struct insn_row *row = &insn_rows[o->id];
     enum insn_class cls = row->cls;
     bool vector = cls == CLASS_VLOAD || cls == CLASS_VSTORE;
-    r->pending = r->used;
+    r->pending = 0;
     r->spread = vector && by_element(row);
     if (r->spread)
         add_elements(r, h, o, m);
@@ -61,8 +61,8 @@ void access_begin(struct record *r, const struct hart *h, const struct op *o,
 
 void access_end(struct record *r, const nicemu_timing *m, const struct asked *asked, u64 start)
 {
-    u64 end = r->used < r->size ? r->used : r->size;
-    for (u64 i = r->pending; i < end; i++) {
+    u64 end = r->used + r->pending;
+    for (u64 i = r->used; i < end && i < r->size; i++) {
         nicemu_access *a = &r->room[i];
         a->cycle += start + asked->at;
         if (r->spread)
@@ -72,7 +72,7 @@ void access_end(struct record *r, const nicemu_timing *m, const struct asked *as
         if (asked->scalar)
             a->cycle -= (a->address % m->port + a->bytes - 1) / m->port * m->crossing;
     }
-    if (!r->spread && !asked->bytes && r->used > r->pending) /* vl is 0 */
-        r->used = r->pending;
-    r->pending = r->used;
+    if (r->spread || asked->bytes) /* 0: vl is */
+        r->used = end;
+    r->pending = 0;
 }

@@ -11,7 +11,7 @@
 struct record {
     nicemu_access *room; /* NULL: nothing is recorded */
     u64 size, used; /* used > size: so many would have been needed */
-    u64 pending; /* from there on: of the instruction under way */
+    u64 pending; /* behind these: of the instruction under way */
     bool spread; /* which goes element by element */
 };
 

@@ -557,7 +557,7 @@ static void spend(struct course *w, enum term term, u32 cycles)
     w->terms[term] += cycles;
 }
 
-void cost_op(struct course *w, const struct op *o)
+void cost_op(struct course *w, const struct op *o, u32 extra)
 {
     const nicemu_timing *m = w->timing;
     const struct insn_row *row = &insn_rows[o->id];
@@ -576,6 +576,7 @@ void cost_op(struct course *w, const struct op *o)
     bool by_port = role & TO_X && !memory && !is_fp(cls) && cls < CLASS_VSET && cls != CLASS_DIV;
     u32 multiply = cls == CLASS_MULH ? m->mulh : 0;
     spend(w, TERM_HAZARD, port_wait(s, w->now, 1 + multiply, by_port));
+    w->now += extra;
 
     u32 at = w->now;
     enum term term;

@@ -62,7 +62,8 @@ struct course {
 
 void cost_begin(struct course *w, const nicemu_timing *timing, u32 vlenb,
                 const struct score *score);
-void cost_op(struct course *w, const struct op *o);
+/* `extra`: cycles that its operands add, once it has them. */
+void cost_op(struct course *w, const struct op *o, u32 extra);
 /* The last instruction transferred control: `branch` is a taken branch; `misaligned`: to a 4-byte
  * instruction at 2 mod 4. */
 void cost_transfer(struct course *w, bool branch, bool misaligned);

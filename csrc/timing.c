@@ -163,7 +163,7 @@ static void pass_fetch(struct hart *h, u64 pc, u64 end)
     h->timing->terms[TERM_FETCH] += cycles;
 }
 
-/* The course of the first n instructions of b, each after what its operands add. */
+/* The course of the first n instructions of b, with what their operands add. */
 static void run_course(struct course *w, struct hart *h, const struct block *b, u32 n, enum way way)
 {
     struct timing *t = h->timing;
@@ -172,9 +172,10 @@ static void run_course(struct course *w, struct hart *h, const struct block *b, 
     w->next = vconf_of(h, timing_vconf(h));
     const struct extra *extra = t->extras, *end = extra + t->extras_used;
     for (u32 i = 0; i < n; i++) {
+        u32 cycles = 0;
         for (; extra < end && extra->op == i; extra++)
-            w->now += extra->cycles;
-        cost_op(w, &b->ops[i]);
+            cycles += extra->cycles;
+        cost_op(w, &b->ops[i], cycles);
     }
     t->extras_used = 0;
     if (way != WAY_FALL)

@@ -64,6 +64,8 @@ SCALAR: dict[str, tuple[list[str], int]] = {
     "load, then used": (["lw t2, 0(a1)", "add t3, t2, t1"] * 8, 24),
     "load, used one later": (["lw t2, 0(a1)", "add t4, t1, t1", "add t3, t2, t1"] * 8, 24),
     "load, then stored": (["lw t2, 0(a1)", "sw t2, 0(a3)"] * 8, 24),
+    "load, then stored at 2 mod 4": (["lw t2, 0(a1)", "sw t2, 2(a3)"] * 8, 32),
+    "word at 2 mod 4, then used": (["lw t2, 2(a1)", "add t3, t2, t1"] * 8, 32),
     "store, then loaded": (["sw t0, 0(a3)", "lw t2, 0(a3)"] * 8, 16),
     "word at 2 mod 4": (["lw t2, 2(a1)"] * 8, 16),
     "halfword inside a word": (["lh t2, 1(a1)"] * 8, 8),
