@@ -315,6 +315,12 @@ _REFUSED = (
     (_RELAXED, "a #pragma lets the compiler round otherwise: leave it out"),
     (r"\b(?:atomic\w*|cmpxchg|fence)\b", "it has atomics: leave them out, a call is alone"),
     (r"\bi128\b", "it uses __int128, which a core does not have: use int64_t"),
+    (r"\b(?:load|store) volatile\b", "it uses volatile: leave it out, memory is the call's own"),
+    (
+        r"\bi(?!(?:1|8|16|32|64)\b)\d+\b",
+        "it uses integers of a width that a core does not have (_BitInt, bit-fields): use int32_t",
+    ),
+    (r"<\d+ x ", "it uses vector types: write numbers, loops over items become vectors"),
     (r"\bfp128\b", "it uses long double, which a core does not have: use double"),
     (
         r"\bcall [^@(]*(?:%\d+|inttoptr[^@]*)\(",

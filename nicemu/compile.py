@@ -368,8 +368,7 @@ def source_lines(
     plain = scalar.simplified(name, source.functions(formats), formats)
     located = source.functions(formats, lines=True)
     debug = scalar.simplified(name, located, formats)
-    alone = {step: scalar.alone(name, function) for step, function in located.items()}
-    known = known_places(compilation.op.ir, plain, debug, alone)
+    known = known_places(compilation.op.ir, plain, debug, scalar.alone(name, located))
     offsets = _placed(codes)
     out: dict[int, str] = {}
     for texts, emit in compilation.modules(widths):

@@ -267,10 +267,11 @@ def simplified(what: str, given: Mapping[str, ScalarFunction], formats: Formats)
     return optimise([*modules, wrappers], [f"op.{name}" for name, *_ in _steps(formats)], what)
 
 
-def alone(what: str, function: ScalarFunction) -> str:
-    """The module of an author's function, simplified without what is put around it."""
-    text = "\n".join(function.modules)
-    return optimise([*function.modules, functions(text)], [function.symbol], what)
+def alone(what: str, given: Mapping[str, ScalarFunction]) -> dict[str, str]:
+    """Step -> the module of the author's function, simplified without what is put around it."""
+    modules = [module for function in given.values() for module in function.modules]
+    texts = [*modules, functions("\n".join(modules))]
+    return {step: optimise(texts, [f.symbol], what) for step, f in given.items()}
 
 
 def scalar_op(

@@ -18,7 +18,7 @@ from nicemu.errors import NicemuError
 from nicemu.host import canonical
 from nicemu.image import PRESETS
 from nicemu.nic import Stream
-from tests import op_bits
+from tests import cost_table, op_bits
 from tests.op_bits import OPS, VLENS, Case, Hart
 
 COVERING = op_bits.covering()
@@ -69,6 +69,14 @@ def test_logsumexp_is_within_its_errors(element: str) -> None:
     step = 2.0 ** -(row.fraction_bits + 1) * np.maximum(np.abs(exact), 2.0**-14)
     few = 20 * 2.0**-24 * np.maximum(np.abs(exact), 1)
     assert np.all(np.abs(got - exact) <= step + few)
+
+
+def test_the_guide_s_table_of_costs() -> None:
+    """Every op has its row, with what a core counts now."""
+    guide = (Path(nicemu.__file__).parent / "guide" / "numerics.md").read_text()
+    section = guide.split("## What the ops cost")[1].split("## ")[0]
+    shown = [line for line in section.splitlines() if line.startswith("|")]
+    assert shown == [*cost_table.head(), *map(cost_table.row, cost_table.OPS)]
 
 
 def test_a_stochastic_sum_is_right_on_average() -> None:

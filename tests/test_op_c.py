@@ -285,8 +285,14 @@ REFUSED: dict[str, tuple[str, str]] = {
     "constructor": (f"{SUM}\n__attribute__((constructor)) void f(void) {{}}", "an __attribute__"),
     "alloca": (BODY.format("float *p = __builtin_alloca((int)a); a = *p;"), "it allocates memory"),
     "variable array": (BODY.format("float p[(int)a]; a = p[0];"), "it allocates memory"),
-    "large array": (BODY.format("volatile float p[1 << 20]; a = p[(int)a];"), "over 64 elements"),
+    "large array": (BODY.format("float p[1 << 20]; a = p[(int)a];"), "over 64 elements"),
     "long double": (BODY.format("a += (long double)b;"), "it uses long double"),
+    "volatile": (BODY.format("volatile int x = a; a = x;"), r"c:1\): it uses volatile: leave it"),
+    "odd width": (BODY.format("_BitInt(37) x = a; a = x / 3;"), r"c:1\): it uses integers of a"),
+    "vectors": (
+        "typedef int v __attribute__((vector_size(8)));\n" + BODY.format("v x = {a}; a = x[1];"),
+        "it uses vector types: write numbers",
+    ),
     "int128": (BODY.format("__int128 x = a; a = x / 3;"), "it uses __int128"),
     "atomics": (BODY.format("int x = 0; a = __atomic_fetch_add(&x, 1, 0);"), "it has atomics"),
     "pointer": (
@@ -334,7 +340,7 @@ def stopped(body: str) -> None:
         ("while (a == a) a += 1;", "out of budget"),
         ("for (;;);", "out of budget"),
         ("float *p = 0; a = *p;", "load access fault .*address 0x0,"),
-        ("*(volatile float *)0x10000 = a;", "store/AMO access fault"),
+        ("*(float *)0x10000 = a;", "store/AMO access fault"),
     ],
 )
 def test_faults(body: str, message: str) -> None:
