@@ -23,6 +23,11 @@ another commit in which ``python setup.py build_ext --inplace`` was run.  Each i
 process of its own that says what CPU time a run took.
 
     python benches/isa.py --against ../before --rounds 15
+
+With ``--clock`` the cores run with and without a count of cycles: what counting costs.  It may be a
+quarter of the speed (a ratio of 0.75).
+
+    python benches/isa.py --clock --rounds 15
 """
 
 from __future__ import annotations
@@ -52,6 +57,7 @@ import nicemu
 from nicemu.bare import run
 from nicemu.elf import load_elf
 from nicemu.errors import NicemuError
+from nicemu.machine import MACHINES, Machine
 
 SOURCES = Path(__file__).parent / "kernels"
 ELEMENTS = 512  # of a packet: N in bench.h
@@ -185,21 +191,21 @@ def _compiled(command: list[str]) -> None:
 Run = Callable[[int, int], Report]
 
 
-def run_here(path: Path) -> Report:
-    """A program on this project's core, in this process."""
+def run_here(path: Path, machine: Machine | None = None) -> Report:
+    """A program on this project's core, in this process; on a machine: its cycles are counted."""
     elf = load_elf(path)
     text: list[bytes] = []
     start = time.process_time()
     try:
-        run(elf, text.append, vlen=512, memory=1 << 24, budget=1 << 60)
+        run(elf, text.append, vlen=512, memory=1 << 24, budget=1 << 60, machine=machine)
     except NicemuError as e:
         raise Unsupported(str(e)) from None
     return report(b"".join(text).decode(), time.process_time() - start)
 
 
-def nicemu_runner(programs: Programs) -> Run:
+def nicemu_runner(programs: Programs, machine: Machine | None = None) -> Run:
     """This project's core, in this process."""
-    return lambda k, repetitions: run_here(programs.elf("bare_metal", k, repetitions))
+    return lambda k, repetitions: run_here(programs.elf("bare_metal", k, repetitions), machine)
 
 
 def process_runner(programs: Programs, start: str, command: list[str]) -> Run:
@@ -424,10 +430,21 @@ def _number(value: float) -> str:
 
 
 def report_builds(programs: Programs, chosen: list[Kernel], tree: Path, rounds: int) -> int:
-    """Compare this build with that in ``tree`` and print the ratios; 0 when both ran everything."""
+    """Compare this build with that in ``tree``."""
     here = Path(nicemu.__file__).parent.parent
     this, other = build_runner(programs, here), build_runner(programs, tree)
-    out = Table(title=f"{here} / {tree}: speed, median (lowest..highest of {rounds} rounds)")
+    return report_pair(f"{here} / {tree}", chosen, this, other, rounds)
+
+
+def report_clock(programs: Programs, chosen: list[Kernel], rounds: int) -> int:
+    """Compare counting with not counting."""
+    counting = nicemu_runner(programs, MACHINES["card"])
+    return report_pair("counting cycles / not", chosen, counting, nicemu_runner(programs), rounds)
+
+
+def report_pair(what: str, chosen: list[Kernel], this: Run, other: Run, rounds: int) -> int:
+    """Print the ratios; 0 when both ran everything."""
+    out = Table(title=f"{what}: speed, median (lowest..highest of {rounds} rounds)")
     for column in ("kernel", "what", "ratio"):
         out.add_column(column)
     failed = False
@@ -451,6 +468,7 @@ def main() -> int:
     parser.add_argument("--out", type=Path, help="keep the programs in this folder")
     parser.add_argument("--json", type=Path, help="write the results to this file as well")
     parser.add_argument("--against", type=Path, help="compare with the build in this checkout")
+    parser.add_argument("--clock", action="store_true", help="compare with counting cycles")
     args = parser.parse_args()
     try:
         kernels = sorted({int(k) for k in args.kernels.split(",")})
@@ -468,6 +486,8 @@ def main() -> int:
         programs = Programs(args.out or Path(scratch), kernels)
         if args.against:
             return report_builds(programs, chosen, args.against.resolve(), args.rounds)
+        if args.clock:
+            return report_clock(programs, chosen, args.rounds)
         everybody = runners(programs)
         rows = [row for k in chosen for row in measure(k, everybody, args.rounds)]
     about: dict[str, Any] = {
