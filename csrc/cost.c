@@ -557,6 +557,16 @@ static void spend(struct course *w, enum term term, u32 cycles)
     w->terms[term] += cycles;
 }
 
+/* After a vset instruction.  One that keeps vl may come behind another one that sets it. */
+static void configure(struct course *w, const struct op *o)
+{
+    w->conf.vt = o->id == I_vsetvl ? w->next.vt : vtype_set(w->vtypes, o);
+    if (!keeps_vl(o))
+        w->conf.vl = w->next.vl;
+    else if (w->conf.vl > w->conf.vt->vlmax)
+        w->conf.vl = (u32)w->conf.vt->vlmax;
+}
+
 void cost_op(struct course *w, const struct op *o, u32 extra)
 {
     const nicemu_timing *m = w->timing;
@@ -589,10 +599,12 @@ void cost_op(struct course *w, const struct op *o, u32 extra)
         s->memory = at + 2;
     if (handed_over) {
         vector(w, o, at);
+        if (row->fn == x_vlff)
+            w->conf.vl = w->next.vl;
         return;
     }
     if (cls == CLASS_VSET)
-        w->conf = w->next;
+        configure(w, o);
     u32 done = at + 1 + (cls == CLASS_LOAD || cls == CLASS_AMO ? m->load_use : multiply);
     if (is_fp(cls)) {
         done += fpu_latency(m, cls);

@@ -41,6 +41,17 @@ struct vconf {
     const struct vtype *vt;
 };
 
+/* The vtype that vsetvli and vsetivli set. */
+static inline const struct vtype *vtype_set(const struct vtype *vtypes, const struct op *o)
+{
+    return &vtypes[o->imm < 256 ? o->imm : VTYPE_ILL];
+}
+/* Does it set vtype alone: vsetvli x0, x0, ...? */
+static inline bool keeps_vl(const struct op *o)
+{
+    return o->id == I_vsetvli && o->rs1 == 0 && o->rd == 32;
+}
+
 /* What the last memory instruction of a course has asked for. */
 struct asked {
     u32 at; /* cycle of the first request */
@@ -57,7 +68,8 @@ struct course {
     u32 now;
     u32 terms[TERMS];
     struct asked asked;
-    struct vconf conf, next; /* now, and behind the next vset instruction */
+    const struct vtype *vtypes; /* by the low byte of vtype */
+    struct vconf conf, next; /* now, and at the end */
 };
 
 void cost_begin(struct course *w, const nicemu_timing *timing, u32 vlenb,

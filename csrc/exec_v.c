@@ -49,7 +49,10 @@ static inline int configure(struct hart *h, const struct op *o, u64 avl, u64 vty
     u64 code = likely(vtype < 256) ? vtype : VTYPE_ILL;
     if (code != h->vt.code) /* loops ask for the same again and again */
         h->vt = h->vtypes[code];
-    h->vl = avl < h->vt.vlmax ? avl : h->vt.vlmax;
+    u64 vl = avl < h->vt.vlmax ? avl : h->vt.vlmax;
+    if (unlikely(h->loop != NULL) && vl != h->vl)
+        loop_changes(h);
+    h->vl = vl;
     h->vstart = 0;
     RD = h->vl;
     return NEXT_VALUE(h->vl);

@@ -106,6 +106,8 @@ struct block {
     struct cost *cost[2]; /* timing.h: what a run takes that ends in NX_FALL, or goes elsewhere: the
                              case met last, and others behind it */
     u32 way[2]; /* timing.h: enum way of leaving it for end_pc and for taken_pc */
+    bool fixed; /* timing.h: its instructions, but for vl, give the vector configuration at its end
+                 */
     struct op ops[];
 };
 
@@ -171,7 +173,8 @@ struct hart {
     u64 elements; /* active vector elements; with the steps what the budget is charged */
     u64 traps; /* part of the steps */
     u64 limit; /* an instruction begins only while hart_used() < limit */
-    u64 turn_end; /* at most limit: how far blocks may follow one another outside the run loop */
+    u64 turn_end[2]; /* at most limit: how far blocks may follow one another outside the run loop,
+                        by the way to them: enum next */
     u64 vector_load_bytes, vector_store_bytes;
 
     /* memory */
@@ -181,6 +184,9 @@ struct hart {
     bool has_reservation;
     u64 port_word; /* timing.h: the bits of an address that tell words of the data port apart */
     u64 clock_end; /* timing.h: as turn_end, for blocks whose cycles are counted */
+    struct cost *cost; /* timing.h: of the block before */
+    struct cost *loop; /* timing.h: of the running block, which follows itself uncounted; or NULL */
+    u64 loop_runs; /* its runs that had begun before that */
     u64 vconf; /* timing.h: vl and vtype at the beginning of the running block */
     u32 score; /* timing.h: state of the pipeline, by number */
     bool watched; /* another hart holds a reservation: stores take the slow path */
@@ -281,7 +287,7 @@ int follow_on_clock(struct hart *h, enum next which);
 static inline int follow(struct hart *h, enum next which)
 {
     struct block *to = h->block->succ[which];
-    if (likely(to && (i64)to->bound <= (i64)(h->turn_end - hart_used(h)) &&
+    if (likely(to && (i64)to->bound <= (i64)(h->turn_end[which] - hart_used(h)) &&
                !(to->needs & h->step_needs)))
         return enter_block(h, to);
     return follow_on_clock(h, which);
@@ -309,6 +315,9 @@ op_fn jump_to_word(op_fn plain, u64 target);
 /* exec_mem.c: the body in place of `plain`, of a load or store, that tells the clock of its address
  */
 op_fn meter_access(op_fn plain);
+
+/* timing.c: vl is another one, in a loop whose runs are not counted one by one */
+void loop_changes(struct hart *h);
 
 /* exec_fuse.c */
 void fuse(struct block *b); /* pick faster forms of the integer instructions of a new block */

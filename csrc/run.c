@@ -13,10 +13,9 @@ enum { ARENA_BYTES = 1 << 20 };
 
 BODY(end)
 {
-    (void)h;
     (void)o;
     (void)last;
-    return NX_FALL;
+    return follow(h, NX_FALL);
 }
 
 BODY(illegal)
@@ -85,9 +84,10 @@ static enum way way_to(const struct hart *h, u64 pc)
  * an op that traps. */
 static void decode_block(const struct hart *h, struct block *b, u64 pc, u32 max)
 {
-    *b = (struct block){.pc = pc, .taken_pc = pc};
+    *b = (struct block){.pc = pc, .taken_pc = pc, .fixed = true};
     u64 at = pc, bad = 0;
-    bool open = true, configured = false;
+    bool open = true;
+    u64 vlmax = 0;
     while (open && b->n < max) {
         struct op *o = &b->ops[b->n];
         u32 word;
@@ -105,9 +105,8 @@ static void decode_block(const struct hart *h, struct block *b, u64 pc, u32 max)
         } else {
             const struct insn_row *row = &insn_rows[o->id];
             if (h->timing) {
-                if (timing_configures(row) && configured)
+                if (!timing_admits(h, b, o, &vlmax))
                     break;
-                configured |= timing_configures(row);
                 timing_meter(o);
             }
             b->needs |= o->needs;
@@ -288,6 +287,7 @@ static bool leave(struct hart *h, struct block *b, int next, nicemu_stop *out)
 static void pass_time(struct hart *h, struct block *b, int next)
 {
     u32 done = (u32)(h->trap.op - b->ops);
+    timing_leave_loop(h);
     switch ((enum next)next) {
     case NX_FALL:
     case NX_TAKEN:
@@ -311,7 +311,7 @@ static void pass_time(struct hart *h, struct block *b, int next)
 /* Blocks may follow one another up to `end`; by the clock, if there is one. */
 static void begin_turn(struct hart *h, u64 end)
 {
-    h->turn_end = h->timing ? 0 : end;
+    h->turn_end[NX_FALL] = h->turn_end[NX_TAKEN] = h->timing ? 0 : end;
     h->clock_end = end;
     h->vconf = timing_vconf(h);
 }
@@ -337,8 +337,11 @@ static bool run_step(struct hart *h, struct block *b, nicemu_stop *out)
 {
     begin_turn(h, hart_used(h)); /* the step block has no successors, but be plain about it */
     int next = enter_block(h, b);
-    if (h->timing)
+    if (h->timing) {
+        timing_break(h); /* the same block is decoded anew each time */
         pass_time(h, b, next);
+        timing_break(h);
+    }
     if (next <= NX_TAKEN)
         h->pc = next == NX_TAKEN ? b->taken_pc : b->end_pc;
     if (next <= NX_FLUSH) {
@@ -411,11 +414,14 @@ static void run_blocks(struct hart *h, nicemu_stop *out)
 int follow_on_clock(struct hart *h, enum next which)
 {
     struct block *b = h->block, *to = b->succ[which];
+    timing_leave_loop(h);
     if (!h->timing || !to || (i64)to->bound > (i64)(h->clock_end - hart_used(h)) ||
         to->needs & h->step_needs || !timing_known(h, b, b->way[which]))
         return (int)which;
     if (to->needs & NEED_V)
         h->vconf = timing_vconf(h);
+    if (to == b)
+        timing_loop(h, b);
     return enter_block(h, to);
 }
 

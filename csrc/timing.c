@@ -30,6 +30,7 @@ static void add(struct hart *h, const struct op *o, enum term term, u32 cycles)
     struct timing *t = h->timing;
     if (!cycles)
         return;
+    timing_leave_loop(h);
     t->extras[t->extras_used++] = (struct extra){(u32)(o - h->block->ops), cycles};
     t->terms[term] += cycles;
     h->score |= SCORE_EXTRA;
@@ -73,9 +74,26 @@ void timing_meter(struct op *o)
     }
 }
 
-bool timing_configures(const struct insn_row *row)
+bool timing_admits(const struct hart *h, struct block *b, const struct op *o, u64 *most)
 {
-    return row->cls == CLASS_VSET || row->fn == x_vlff;
+    const struct insn_row *row = &insn_rows[o->id];
+    bool cuts = row->fn == x_vlff, sets = row->cls == CLASS_VSET && !keeps_vl(o);
+    if (*most && (cuts || sets))
+        return false;
+    if (keeps_vl(o)) /* it must not cut vl, or what vl was between would be forgotten */
+        return *most <= vtype_set(h->vtypes, o)->vlmax;
+    if (!cuts && !sets)
+        return true;
+    bool known = sets && o->id != I_vsetvl;
+    *most = known ? vtype_set(h->vtypes, o)->vlmax : UINT64_MAX;
+    *most += !*most; /* of an illegal vtype: as good as 1 */
+    b->fixed &= known;
+    return true;
+}
+
+void loop_changes(struct hart *h)
+{
+    timing_leave_loop(h);
 }
 
 /* ---- scores by number -------------------------------------------------------------------- */
@@ -121,6 +139,7 @@ void timing_forget(struct hart *h)
     t->scores[0] = score_idle;
     t->scores_used = 1;
     h->score = score_number(t, &now) | extra;
+    timing_break(h);
 }
 
 /* ---- the instruction cache --------------------------------------------------------------- */
@@ -168,6 +187,7 @@ static void run_course(struct course *w, struct hart *h, const struct block *b, 
 {
     struct timing *t = h->timing;
     cost_begin(w, &t->machine, h->vlenb, &t->scores[h->score]);
+    w->vtypes = h->vtypes;
     w->conf = vconf_of(h, h->vconf);
     w->next = vconf_of(h, timing_vconf(h));
     const struct extra *extra = t->extras, *end = extra + t->extras_used;
@@ -207,7 +227,8 @@ static void work_out(struct hart *h, struct block *b, enum way way)
     struct cost *c = &t->costs[t->costs_used++], **front = &b->cost[way != WAY_FALL];
     struct course w;
     run_course(&w, h, b, b->n, way);
-    *c = (struct cost){.other = *front,
+    *c = (struct cost){.block = b,
+                       .other = *front,
                        .key = h->score | way,
                        .after = score_number(t, &w.score),
                        .vconf = vconf_pair(h->vconf, timing_vconf(h))};
@@ -280,10 +301,12 @@ void timing_block(struct hart *h, struct block *b, enum way way)
         if (h->timing->record.room)
             end_record(h->timing, &w);
         count_course(h, &w);
+        timing_break(h);
     } else {
         h->timing->extras_used = 0;
         if (!find(h, b, way))
             work_out(h, b, way);
+        h->cost->then[way != WAY_FALL] = b->cost[way != WAY_FALL];
         timing_known(h, b, way);
     }
     if (first)

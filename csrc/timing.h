@@ -16,7 +16,9 @@ enum { SCORES = 2048, COSTS = 8192, LINES = 8192 };
 enum way { WAY_FALL = 0, WAY_TRANSFER = 1 << 16, WAY_MISALIGNED = 2 << 16 };
 
 struct cost {
+    const struct block *block;
     struct cost *other; /* of the same block, in another case */
+    struct cost *then[2]; /* of the block after it, the case met last: as block.cost */
     u32 key; /* number of the score in which the block begins + enum way */
     u32 after; /* number of the score in which it ends */
     u64 vconf; /* vconf_pair of its ends, if it has vector instructions */
@@ -40,6 +42,8 @@ struct timing {
     struct score scores[SCORES]; /* number 0 is score_idle */
     u16 score_at[2 * SCORES]; /* hash table of score numbers; 0: empty */
     struct cost costs[COSTS];
+    struct cost
+        nothing; /* before the first block, and behind one that none of these is the cost of */
     u64 lines[LINES]; /* of the instruction cache, plus 1: hash table; 0: empty */
 };
 
@@ -51,9 +55,10 @@ bool timing_valid(const nicemu_timing *machine);
 
 /* For code that is being decoded: what operands of the instruction add is counted. */
 void timing_meter(struct op *o);
-/* Does it change vl or vtype?  A block has one such instruction at most, and its costs depend on
- * the configuration at both ends. */
-bool timing_configures(const struct insn_row *row);
+/* A block's costs depend on the vector configuration at both ends, so one instruction at most may
+ * set vl in it; behind that, such as leave vl alone.  May o be in a block, after others for which
+ * this was asked?  *most is 0 for the first; b->fixed is kept. */
+bool timing_admits(const struct hart *h, struct block *b, const struct op *o, u64 *most);
 
 /* A metered access has touched several words of the data port. */
 void timing_access(struct hart *h, const struct op *o, u64 addr, u64 bytes);
@@ -72,19 +77,49 @@ static inline u64 vconf_pair(u64 before, u64 after)
 static inline bool cost_fits(const struct hart *h, const struct block *b, const struct cost *c,
                              enum way way)
 {
-    if (c->key != (h->score | way))
+    if (c->key != (h->score | way) || c->block != b)
         return false;
     return likely(!(b->needs & NEED_V)) || c->vconf == vconf_pair(h->vconf, timing_vconf(h));
 }
 /* Count a run of b if its cost is at hand. */
 static inline bool timing_known(struct hart *h, const struct block *b, enum way way)
 {
-    struct cost *c = b->cost[way != WAY_FALL];
+    struct cost *c = h->cost->then[way != WAY_FALL];
     if (unlikely(!c || !cost_fits(h, b, c, way)))
         return false;
     c->runs++;
+    h->cost = c;
     h->score = c->after;
     return true;
+}
+
+/* A loop of one block that comes back to the score and the vector configuration in which it began
+ * costs the same each time: its runs are counted when it is left, or vl changes. */
+static inline void timing_loop(struct hart *h, const struct block *b)
+{
+    const struct cost *c = h->cost;
+    if (c->key != (c->after | b->way[NX_TAKEN]))
+        return;
+    if (b->needs & NEED_V && (!b->fixed || c->vconf != vconf_pair(h->vconf, h->vconf)))
+        return;
+    h->loop = h->cost;
+    h->loop_runs = b->runs + 1;
+    h->turn_end[NX_TAKEN] = h->clock_end;
+}
+/* Count them, but for the one that is under way. */
+static inline void timing_leave_loop(struct hart *h)
+{
+    if (likely(!h->loop))
+        return;
+    h->loop->runs += h->block->runs - h->loop_runs;
+    h->loop = NULL;
+    h->turn_end[NX_TAKEN] = 0;
+}
+/* What runs next has nothing to do with what ran before. */
+static inline void timing_break(struct hart *h)
+{
+    h->cost = &h->timing->nothing;
+    h->cost->then[0] = h->cost->then[1] = NULL;
 }
 /* Block b has run; hart.vconf is timing_vconf from before. */
 void timing_block(struct hart *h, struct block *b, enum way way);

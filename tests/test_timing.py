@@ -212,6 +212,76 @@ def test_bits_do_not_change_and_cycles_do_not_depend_on_the_cut(seed: int, turn:
     assert cycles.terms["issue"] == plain.state().counters.instructions
 
 
+#: loops whose turns are not all alike: their bodies, and what comes before them
+LOOPS: dict[str, tuple[list[str], list[str]]] = {
+    "the last strip is shorter": (
+        ["vsetvli a5, a4, e16,m2,ta,ma", "vle16.v v8, (a1)", "vfadd.vv v8, v8, v8",
+         "vse16.v v8, (a2)", "sub a4, a4, a5", "addi a1, a1, 2"],
+        ["lui a4, 0x3"],
+    ),
+    "vtype alone is set between": (
+        ["vsetvli a5, a4, e16,m1,ta,ma", "vle16.v v8, (a1)", "vsetvli zero, zero, e32,m2,ta,ma",
+         "vfadd.vv v10, v10, v10", "vsetvli zero, zero, e16,m1,ta,ma", "vfadd.vv v8, v8, v8",
+         "sub a4, a4, a5"],
+        ["addi a4, zero, 300"],
+    ),
+    "vtype alone is set, and cuts vl": (
+        ["vsetvli a5, a4, e8,m8,ta,ma", "vadd.vv v8, v8, v8", "vsetvli zero, zero, e32,m1,ta,ma",
+         "vadd.vv v8, v8, v8", "vsetvli zero, zero, e8,m8,ta,ma", "vadd.vv v8, v8, v8",
+         "addi a4, a4, -3"],
+        ["addi a4, zero, 120"],
+    ),
+    "vl comes from a register": (
+        ["vsetvl a5, a4, a3", "vadd.vv v8, v8, v8", "vsetvli zero, zero, e16,m4,ta,ma",
+         "vadd.vv v8, v8, v8", "addi a4, a4, -7"],
+        ["addi a4, zero, 100", "addi a3, zero, 10"],
+    ),
+    "vl is not set in it": (
+        ["vadd.vv v8, v8, v8", "vle16.v v12, (a1)"], ["vsetivli zero, 9, e16,m1,ta,ma"],
+    ),
+    "an access crosses words now and then": (
+        ["lw t0, 0(a1)", "add t1, t0, t0", "addi a1, a1, 6"], [],
+    ),
+    "divisors differ": (["div t0, a1, a0", "add t1, t0, t0"], []),
+    "two blocks": (["beq t0, t1, {next}", "addi t0, t0, 1"], []),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", LOOPS)
+def test_loops_whose_turns_differ(name: str) -> None:
+    """By whole blocks, and by as few instructions at a time as the run is cut into."""
+    body, before = LOOPS[name]
+    at = rtl.CODE + 4 * len(before)
+    loop = code([*body, "addi a0, a0, -1"], at)
+    loop += code([f"bne a0, zero, {at:#x}"], at + len(loop))
+    program = code(before) + loop + image([rtl.EBREAK])
+    counted = []
+    for most in (1 << 40, 1, 7, 3000):
+        cores = rtl.hart(MACHINES["card"], program)
+        cores.x()[10:13] = 600, rtl.DATA, rtl.DATA + rtl.PAGE
+        while cores.run(most).reason == _core.BUDGET:
+            pass
+        counted.append((cores.cycles(), cores.counters()))
+    assert all(each == counted[0] for each in counted[1:])
+    assert counted[0][0].total > counted[0][1].instructions
+
+
+def test_a_load_that_gives_up_cuts_vl() -> None:
+    """vle16ff.v at the end of its region, in a loop: then fewer elements, and fewer cycles."""
+    lines = ["vsetvli a5, zero, e16,m1,ta,ma", "vle16ff.v v8, (a1)", "vadd.vv v8, v8, v8"]
+    loop = code([*lines, "addi a1, a1, 6", "addi a0, a0, -1"])
+    loop += code([f"bne a0, zero, {rtl.CODE:#x}"], rtl.CODE + len(loop)) + image([rtl.EBREAK])
+    counted = []
+    for most in (1 << 40, 1):
+        cores = rtl.hart(MACHINES["card"], loop)
+        cores.x()[10:12] = 20, rtl.DATA + 4 * rtl.PAGE - 128
+        while cores.run(most).reason == _core.BUDGET:
+            pass
+        counted.append((cores.cycles(), cores.counters()))
+    assert counted[0] == counted[1]
+    assert counted[0][1].elements < 20 * 64
+
+
 @pytest.mark.parametrize("machine", ["card", "spatz"])
 def test_cycles_do_not_depend_on_threads(machine: str) -> None:
     rng = np.random.default_rng(7)
