@@ -10,6 +10,7 @@ import re
 import struct
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -27,7 +28,7 @@ from nicemu.builtin import BUILTINS, builtin, kernel
 from nicemu.compile import compile_image
 from nicemu.dtypes import FORMATS, GRADIENTS, Format, format_of
 from nicemu.errors import ArgumentError, ImageError
-from nicemu.image import ENTRIES, FAN_INS, PRESETS, REQUIRED, Context, Entry, KernelImage
+from nicemu.image import ENTRIES, FAN_INS, PRESETS, REQUIRED, Context, Entry, KernelImage, cached
 from nicemu.reference.arithmetic import OPS
 
 HARTS = ((128, "auto"), (512, "auto"), (1024, "portable"))  # VLEN, host path
@@ -568,6 +569,42 @@ def test_processes_may_race(tmp_path: Path) -> None:
         digests |= {d[0] for d in pool.map(build_apart, [tmp_path] * 4)}
     assert len(digests) == 1
     assert [p.suffix for p in tmp_path.iterdir()] == [".image"]
+
+
+#: puts the image of a file into the cache under the same key, again and again
+STORE = """
+import sys
+from pathlib import Path
+from nicemu.image import KernelImage, cache_dir, cached
+image = KernelImage.from_bytes(Path(sys.argv[1]).read_bytes())
+print("ready", flush=True)
+while True:
+    (cache_dir() / "key.image").unlink(missing_ok=True)
+    cached("key", lambda: image)
+"""
+
+
+def test_processes_may_be_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While they store: what is in the cache afterwards is whole, or not there."""
+    built = kernel("sum", "f16")
+    source = tmp_path / "source"
+    source.write_bytes(built.to_bytes())
+    directory = tmp_path / "cache"
+    monkeypatch.setenv("NICEMU_CACHE_DIR", str(directory))
+    monkeypatch.setenv("PYTHONPATH", str(Path(nicemu.__file__).parent.parent))
+    left: set[str] = set()
+    for turn in range(12):
+        command = [sys.executable, "-c", STORE, str(source)]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+            assert process.stdout is not None and process.stdout.readline() == "ready\n"
+            time.sleep(0.003 * turn)
+            process.kill()
+        for path in directory.glob("*"):
+            left.add(path.suffix)
+            if path.suffix == ".image":
+                assert path.read_bytes() == built.to_bytes()
+    assert left <= {".image", ".part"}
+    assert cached("key", lambda: built) == built
 
 
 def test_without_a_cache_directory_images_are_built(
