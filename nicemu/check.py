@@ -24,7 +24,7 @@ from nicemu.machine import Machine
 from nicemu.machine import machine as machine_of
 from nicemu.nic import Nic, Stream
 from nicemu.samples import edges, every, ordinary, simple
-from nicemu.tables import Table
+from nicemu.tables import Table, Tabled
 
 __all__ = ["Check", "Finding", "Law", "check"]
 
@@ -86,7 +86,7 @@ class Finding:
 
 
 @dataclass(frozen=True, repr=False)
-class Check:
+class Check(Tabled):
     """What was found out of an op.
 
     Attributes:
@@ -136,7 +136,7 @@ class Check:
         return told
 
     def tables(self) -> tuple[Table, ...]:
-        """For people: what was found, and the laws of merge."""
+        """For people: what was found, and the laws of merge where any was tried."""
         m = self.machine
         head = (
             f"{self.op} of {self.element}, {self.preset}, on {m.name} (VLEN {m.vlen}): "
@@ -150,18 +150,11 @@ class Check:
         ]
         columns = ("merge is", "numbers", "found", "cases", "differ", "ulp", "of result", "example")
         texts = {"found", "detail", "numbers", "example"}
-        return (
+        tables = (
             Table(head, ("checked", "found", "detail"), found, texts),
             Table("ulp: of the largest number involved, at most", columns, laws, texts),
         )
-
-    def __repr__(self) -> str:
-        """Tables, one row per answer."""
-        return "\n".join(map(str, self.tables() if self.laws else self.tables()[:1]))
-
-    def _repr_html_(self) -> str:
-        """The same tables for notebooks."""
-        return "".join(table._repr_html_() for table in self.tables())
+        return tables if laws else tables[:1]
 
 
 def check(image: KernelImage, host: HostKernels | None, machine: str | Machine, seed: int) -> Check:

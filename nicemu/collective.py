@@ -18,7 +18,7 @@ from nicemu.errors import ArgumentError
 from nicemu.numerics import Report, report
 from nicemu.order import Order
 from nicemu.partials import Partial, Share
-from nicemu.tables import Table
+from nicemu.tables import Table, Tabled
 
 __all__ = ["COLLECTIVES", "Arrays", "Collective", "Out", "Result", "staged"]
 
@@ -192,7 +192,7 @@ COLLECTIVES: dict[str, Collective] = {
 
 
 @dataclass(frozen=True, repr=False)
-class Result:
+class Result(Tabled):
     """A collective that has ended.
 
     Attributes:
@@ -266,7 +266,8 @@ class Result:
         parts = COLLECTIVES[self.collective].takes is _block
         return np.concatenate(have) if parts else have[0]
 
-    def _table(self) -> Table:
+    def tables(self) -> tuple[Table, ...]:
+        """For people: a line, and a row for each partial sum."""
         reduced = f" of {self.op}, {self.preset}" if self.op else ""
         some = next((v for v in self.values if v is not None), None)
         what = f"{some.size:,} elements of {some.dtype}" if some is not None else "no elements"
@@ -277,15 +278,7 @@ class Result:
             head += f"; frames: {f.sent} sent, {f.lost + f.cut} lost, {f.resent} resent, "
             head += f"{f.duplicated} duplicated"
         columns = ("device", "ranks", "elements", "dtype", "values")
-        return Table(head, columns, [p.row() for p in self.partials.values()])
-
-    def __repr__(self) -> str:
-        """A line, and a row for each partial sum."""
-        return str(self._table())
-
-    def _repr_html_(self) -> str:
-        """The same for notebooks."""
-        return self._table()._repr_html_()
+        return (Table(head, columns, [p.row() for p in self.partials.values()]),)
 
 
 # ---- where results are written -------------------------------------------------------------------

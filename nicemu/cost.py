@@ -18,7 +18,7 @@ from nicemu.image import LEAVING, REDUCING, Entry, Formats, KernelImage
 from nicemu.machine import Machine
 from nicemu.nic import Nic
 from nicemu.samples import ordinary
-from nicemu.tables import Table
+from nicemu.tables import Table, Tabled
 
 __all__ = ["Cost", "EntryCost", "cost"]
 
@@ -53,7 +53,7 @@ class EntryCost:
 
 
 @dataclass(frozen=True, repr=False)
-class Cost:
+class Cost(Tabled):
     """What each entry of an image costs on a machine, for full packets.
 
     Attributes:
@@ -100,7 +100,8 @@ class Cost:
             "entries": {name: asdict(row) for name, row in self.entries.items()},
         }
 
-    def _table(self) -> Table:
+    def tables(self) -> tuple[Table, ...]:
+        """For people: a row per entry."""
         m = self.machine
         head = (
             f"{self.op} of {self.element}, {self.preset}, on {m.name} (VLEN {m.vlen}): "
@@ -120,15 +121,7 @@ class Cost:
             )
             for row in every
         ]
-        return Table(head, columns, rows)
-
-    def __repr__(self) -> str:
-        """A table, one row per entry."""
-        return str(self._table())
-
-    def _repr_html_(self) -> str:
-        """The same table for notebooks."""
-        return self._table()._repr_html_()
+        return (Table(head, columns, rows),)
 
 
 def cost(image: KernelImage, machine: str | Machine, payload: int) -> Cost:

@@ -51,7 +51,7 @@ from nicemu.image import (
 from nicemu.isa import extensions
 from nicemu.machine import Machine
 from nicemu.machine import machine as machine_of
-from nicemu.tables import Table
+from nicemu.tables import Table, Tabled
 
 __all__ = ["CoreUse", "Handled", "Nic", "ReduceResult", "Stream"]
 
@@ -125,7 +125,7 @@ class Stream:
 
 
 @dataclass(frozen=True, repr=False)
-class ReduceResult:
+class ReduceResult(Tabled):
     """A reduction of streams into one.
 
     Attributes:
@@ -142,7 +142,8 @@ class ReduceResult:
     seconds: float
     cores: tuple[CoreUse, ...]
 
-    def _table(self) -> Table:
+    def tables(self) -> tuple[Table, ...]:
+        """For people: a row per core."""
         head = (
             f"{self.values.size:,} elements of {self.values.dtype} from {self.packets:,} packets, "
             f"{self.bytes_in:,} bytes in {self.seconds:.3f} s"
@@ -154,15 +155,7 @@ class ReduceResult:
             for row, core in zip(rows, self.cores, strict=True):
                 if core.cycles is not None:
                     row += [core.cycles.total, *core.cycles.terms.values()]
-        return Table(head, columns, rows)
-
-    def __repr__(self) -> str:
-        """A small table, one row per core."""
-        return str(self._table())
-
-    def _repr_html_(self) -> str:
-        """The same table for notebooks."""
-        return self._table()._repr_html_()
+        return (Table(head, columns, rows),)
 
 
 @dataclass(frozen=True)

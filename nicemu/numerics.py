@@ -18,7 +18,7 @@ from nicemu.order import Order, Path, devices, leaves
 from nicemu.partials import Partial, Share
 from nicemu.reference.arithmetic import OPS
 from nicemu.reference.error import Errors, errors
-from nicemu.tables import Table
+from nicemu.tables import Table, Tabled
 
 __all__ = ["Level", "Report", "report"]
 
@@ -41,7 +41,7 @@ class Level:
 
 
 @dataclass(frozen=True, repr=False)
-class Report:
+class Report(Tabled):
     """The levels of a reduction, from the workers to the result."""
 
     levels: tuple[Level, ...]
@@ -51,7 +51,8 @@ class Report:
         made = [level.made.mean_ulp * level.made.measured for level in self.levels]
         return tuple(x / sum(made) if sum(made) else 0.0 for x in made)
 
-    def _table(self) -> Table:
+    def tables(self) -> tuple[Table, ...]:
+        """For people: a row per level."""
         rows = []
         for level, share in zip(self.levels, self.shares(), strict=True):
             made, total = level.made, level.total
@@ -62,15 +63,7 @@ class Report:
             )  # fmt: skip
         columns = ("level", "devices", "made here: largest", "mean", "share", "so far: largest",
                    "mean", "infinite", "NaN", "of no NaN", "subnormal")  # fmt: skip
-        return Table("errors in ulp of the result's format", columns, rows)
-
-    def __repr__(self) -> str:
-        """A row per level."""
-        return str(self._table())
-
-    def _repr_html_(self) -> str:
-        """The same for notebooks."""
-        return self._table()._repr_html_()
+        return (Table("errors in ulp of the result's format", columns, rows),)
 
 
 def report(

@@ -5,11 +5,12 @@ Owns: how results look in a terminal and in a notebook.  What is in them is thei
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from html import escape
 
-__all__ = ["Table"]
+__all__ = ["Table", "Tabled"]
 
 
 @dataclass(frozen=True)
@@ -52,6 +53,22 @@ class Table:
         body = line("th", self.columns) + "".join(line("td", row) for row in self.rows)
         table = f"<table>{body}</table>" if self.rows else ""
         return f"<p>{escape(self.head)}</p>{table}"
+
+
+class Tabled(ABC):
+    """A result that shows itself as tables.  Of a dataclass: ``@dataclass(repr=False)``."""
+
+    @abstractmethod
+    def tables(self) -> tuple[Table, ...]:
+        """What it shows."""
+
+    def __repr__(self) -> str:
+        """The tables, one below the other."""
+        return "\n".join(map(str, self.tables()))
+
+    def _repr_html_(self) -> str:
+        """The same for notebooks."""
+        return "".join(table._repr_html_() for table in self.tables())
 
 
 def _text(cell: object) -> str:
