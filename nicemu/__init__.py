@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         NicemuError,
         OpError,
         StatusError,
+        TimingError,
         WorkerLostError,
     )
     from nicemu.fabric import Fabric
@@ -52,6 +53,7 @@ _WHERE = {
     "NicemuError": "errors",
     "OpError": "errors",
     "StatusError": "errors",
+    "TimingError": "errors",
     "WorkerLostError": "errors",
     "Fabric": "fabric",
     "Context": "image",
@@ -90,6 +92,7 @@ __all__ = [
     "Result",
     "StatusError",
     "Stream",
+    "TimingError",
     "WorkerLostError",
     "bfloat16",
     "float16",

@@ -9,6 +9,7 @@ import click
 
 from nicemu import __version__
 from nicemu.commands.allreduce import allreduce
+from nicemu.commands.bench import bench
 from nicemu.commands.cache import cache
 from nicemu.commands.console import Group
 from nicemu.commands.disasm import disasm
@@ -25,5 +26,5 @@ def main() -> None:
     """Emulate a SmartNIC whose eight RISC-V cores reduce FP16/BF16 gradients, to the bit."""
 
 
-for command in (allreduce, op, run, disasm, cache, guide):
+for command in (allreduce, op, bench, run, disasm, cache, guide):
     main.add_command(command)

@@ -21,6 +21,7 @@ __all__ = [
     "NicemuError",
     "OpError",
     "StatusError",
+    "TimingError",
     "WorkerLostError",
 ]
 
@@ -56,6 +57,10 @@ class StatusError(NicemuError):
         """Remember the status."""
         super().__init__(message)
         self.status = status
+
+
+class TimingError(NicemuError):
+    """Cycles were counted that the machine's arithmetic forbids: they are not shown as reached."""
 
 
 @dataclass(frozen=True)

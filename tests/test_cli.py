@@ -455,8 +455,18 @@ def test_run_counts_cycles(tmp_path: Path) -> None:
     assert record["cores"][0] == plain["cores"][0]
     for cycles, core in zip(record["cycles"], record["cores"], strict=True):
         assert cycles["total"] == sum(cycles["terms"].values()) >= core["instructions"]
+    perf = record["perf"]
+    total = sum(cycles["total"] for cycles in record["cycles"])
+    assert perf["cycles"] == total == sum(perf["terms"].values())
+    assert perf["seconds"] == max(c["total"] for c in record["cycles"]) / perf["frequency"]
+    instructions = sum(core["instructions"] for core in record["cores"])
+    assert perf["per_cycle"]["instructions"] == instructions / total
+    assert sum(perf["share"].values()) == pytest.approx(1)
     table = nic("run", path, "--machine", "card")
-    assert "cycles" in table.stdout and "hazards" in table.stdout
+    lines = {line.split("  ")[0].strip() for line in table.stdout.splitlines()}
+    assert {"cycles", "instructions", "bytes loaded", "vector elements"} <= lines
+    assert re.search(r"^  hazards +[\d,]+ +\d+\.\d%$", table.stdout, re.M)
+    assert re.search(r"^[\d,.]+ us on a core of card at 1 GHz$", table.stdout, re.M)
     assert "cycles" not in plain and "cycles" not in nic("run", path).stdout
     vector = elf(tmp_path, code_bytes([encode("vsetivli", rd=1, uimm=4, vtype=0)]))
     assert "illegal" in nic("run", vector, "--machine", "cv32e40p").stderr

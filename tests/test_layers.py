@@ -22,7 +22,7 @@ ROOT = Path(nicemu.__file__).parent
 CSRC = Path(__file__).parent.parent / "csrc"
 
 #: of `nicemu`, a module each
-COMMANDS = ("allreduce", "op", "run", "disasm", "cache", "guide")
+COMMANDS = ("allreduce", "op", "bench", "run", "disasm", "cache", "guide")
 #: Python modules from the bottom to the top.  A module imports only from lines above its own.
 LEVELS: tuple[tuple[str, ...], ...] = (
     ("_nicemu",),  # the C core
@@ -30,7 +30,7 @@ LEVELS: tuple[tuple[str, ...], ...] = (
     ("arguments",),
     ("dtypes", "machine", "_core", "files"),
     ("banks", "image", "elf", "gradients", "isa", "packet", "pcap", "topology"),  # data
-    ("fingerprint", "irmath", "lines", "llvm", "opmath"),
+    ("fingerprint", "irmath", "lines", "llvm", "opmath", "words"),
     ("clang",),
     ("scalar",),
     ("kernels", "c_ir", "python_ir"),
@@ -38,7 +38,8 @@ LEVELS: tuple[tuple[str, ...], ...] = (
     ("compile",),
     ("host", "bounds", "assembly"),
     ("partials", "nic", "bare"),
-    ("cost", "check", "listing"),
+    ("cost", "check", "listing", "perf", "bench", "bench_insn", "bench_scalar"),
+    ("bench_plot",),
     ("op",),
     ("builtin",),
     ("opfile",),
@@ -66,8 +67,9 @@ OUTSIDE = {
     "elftools": {"assembly", "compile", "llvm"},
     "llvmlite": {"llvm", "python_ir"},
     "numba": {"python_ir"},
+    "matplotlib": {"bench_plot"},
     "ml_dtypes": {"dtypes"},
-    "rich": {"commands.console", "commands.allreduce", "commands.guide"},
+    "rich": {"commands.console", "commands.guide"},
     "safetensors": {"gradients"},
 }
 #: The C core is behind one door; nic and exchange hand it descriptions of reductions, packet frames

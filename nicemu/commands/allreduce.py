@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from importlib import resources
 from itertools import chain
@@ -16,9 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-from rich.console import Console
 
-from nicemu.commands.console import DIFFERENT, count, show_cores, show_rows
+from nicemu.commands.console import DIFFERENT, count, progress, show_cores, show_rows
 from nicemu.errors import ArgumentError
 from nicemu.image import PRESETS
 
@@ -274,12 +273,12 @@ def _reduce(
         raise ArgumentError(f"-o {output}: {op.name} gives {gives}: only {fmt.name} can be written")
     with nullcontext() if output is None else Output(output, group) as target:
         before = _work(world)
-        with _progress(f"reducing {fmt.name}") as advance:
+        with progress(f"reducing {fmt.name}") as advance:
             world.fabric.watch = lambda: advance(*world.fabric.progress())
             image = op.image(fmt, preset)  # before the clock runs: it may take a second
             result = world.allreduce(streams, image, partials=partials)
             world.fabric.watch = None
-        with _progress("checking"):
+        with progress("checking"):
             reference = _reference(op, fmt)
             exact = reference == "exact"
             values = [_bits(v) for v in result.values if v is not None]
@@ -404,22 +403,6 @@ def _distinct(arrays: Sequence[Any]) -> list[Any]:
         if not any(np.array_equal(array, other) for other in found):
             found.append(array)
     return found
-
-
-@contextmanager
-def _progress(what: str) -> Iterator[Callable[[int, int], None]]:
-    """A bar on stderr, when that is a terminal; it moves, or shows how much is done when told."""
-    from rich.progress import Progress
-
-    console = Console(stderr=True)
-    with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
-        task = bar.add_task(what, total=None)
-
-        def advance(done: int, total: int) -> None:
-            if total:  # else nothing is in flight any more
-                bar.update(task, completed=done, total=total)
-
-        yield advance
 
 
 def _difference(layout: Gradients, bits: Any, reference: Any) -> _Difference | None:

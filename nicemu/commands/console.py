@@ -8,7 +8,7 @@ from __future__ import annotations
 import errno
 import os
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
@@ -19,7 +19,16 @@ from rich.table import Table
 
 from nicemu.errors import ArgumentError, NicemuError
 
-__all__ = ["DIFFERENT", "Group", "console", "count", "show_cores", "show_rows", "size_of"]
+__all__ = [
+    "DIFFERENT",
+    "Group",
+    "console",
+    "count",
+    "progress",
+    "show_cores",
+    "show_rows",
+    "size_of",
+]
 
 DIFFERENT, UNUSABLE, INTERRUPTED = 1, 2, 130  # exit codes
 SIZES = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
@@ -81,6 +90,22 @@ def console() -> Console:
 def count(n: int, noun: str) -> str:
     """So many of them, in words."""
     return f"{n:,} {noun}" if n == 1 else f"{n:,} {noun}s"
+
+
+@contextmanager
+def progress(what: str) -> Iterator[Callable[[int, int], None]]:
+    """A bar on stderr, when that is a terminal; it moves, or shows how much is done when told."""
+    from rich.progress import Progress
+
+    console = Console(stderr=True)
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task(what, total=None)
+
+        def advance(done: int, total: int) -> None:
+            if total:  # else nothing is in flight any more
+                bar.update(task, completed=done, total=total)
+
+        yield advance
 
 
 def show_rows(columns: Sequence[str], rows: Iterable[Iterable[object]]) -> None:

@@ -12,7 +12,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from io import FileIO
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -22,6 +22,7 @@ from nicemu.machine import MACHINES
 
 if TYPE_CHECKING:  # imported where used: help needs no core
     from nicemu.bare import Outcome
+    from nicemu.perf import Perf
 
 __all__ = ["run"]
 
@@ -60,6 +61,7 @@ def run(
     """
     from nicemu import bare
     from nicemu.elf import load_elf
+    from nicemu.perf import Perf
 
     printed = bytearray()  # for --json everything, else the last byte
     out = sys.stdout.buffer
@@ -90,8 +92,11 @@ def run(
             )
     finally:
         out.flush()
+    perf = None
+    if machine and outcome.cycles is not None:
+        perf = Perf(MACHINES[machine], outcome.counters, outcome.cycles)
     if as_json:
-        record = {
+        record: dict[str, Any] = {
             "exit_code": outcome.exit_code,
             "host_seconds": outcome.seconds,
             "output": printed.decode("utf-8", "backslashreplace"),
@@ -99,11 +104,13 @@ def run(
         }
         if outcome.cycles is not None:
             record["cycles"] = [asdict(c) for c in outcome.cycles]
+        if perf is not None:
+            record["perf"] = perf.record()
         click.echo(json.dumps(record, indent=2))
     else:
         if printed and printed[-1] != ord("\n"):
             click.echo()
-        _show_outcome(outcome)
+        _show_outcome(outcome, perf)
     ctx.exit(min(outcome.exit_code, MOST_EXIT))
 
 
@@ -140,7 +147,7 @@ def _log(path: str | None, program: str) -> Iterator[Callable[[bytes], object] |
         write(b"")  # of a run without a line
 
 
-def _show_outcome(outcome: Outcome) -> None:
+def _show_outcome(outcome: Outcome, perf: Perf | None) -> None:
     show_cores(
         ["instructions", "elements", "bytes loaded", "bytes stored"],
         [
@@ -153,9 +160,11 @@ def _show_outcome(outcome: Outcome) -> None:
             for c in outcome.counters
         ],
     )
-    if outcome.cycles is not None:
-        rows = [[c.total, *c.terms.values()] for c in outcome.cycles]
-        show_cores(["cycles", *outcome.cycles[0].terms], rows)
+    if perf is not None:
+        if len(perf.cycles) > 1:
+            rows = [[c.total, *c.terms.values()] for c in perf.cycles]
+            show_cores(["cycles", *perf.terms], rows)
+        click.echo(str(perf))
     rate = sum(c.instructions for c in outcome.counters) / max(outcome.seconds, 1e-9) / 1e6
     click.echo(f"host: {outcome.seconds:.3f} s, {rate:.1f} million instructions/s")
     click.echo(f"exit status: {outcome.exit_code}")

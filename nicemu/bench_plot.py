@@ -1,0 +1,219 @@
+"""Pictures of what op benches found: a roofline, and rates by packet size.
+
+Owns: what is drawn, and how.  Only this module imports matplotlib (extra ``viz``).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+from nicemu.bench import GIGA, OpRate, OpRates
+from nicemu.dtypes import item_of
+from nicemu.errors import ArgumentError
+from nicemu.image import Entry
+
+__all__ = ["FORMATS", "picture", "picture_format"]
+
+#: of files, by the suffix of their names
+FORMATS = ("png", "svg", "pdf")
+
+
+def picture_format(path: str) -> str:
+    """The format of a picture, by the suffix of its file.
+
+    Raises:
+        ArgumentError: another suffix, or matplotlib is not installed.
+    """
+    suffix = Path(path).suffix.removeprefix(".").lower()
+    if suffix not in FORMATS:
+        raise ArgumentError(f"plot {path!r}: end its name with one of .{', .'.join(FORMATS)}")
+    try:
+        import matplotlib  # noqa: F401
+    except ImportError as error:
+        raise ArgumentError(
+            f"plot {path!r}: matplotlib cannot be imported ({error}): pip install 'nicemu[viz]'"
+        ) from error
+    return suffix
+
+
+def picture(rates: OpRates, suffix: str) -> bytes:
+    """A file's bytes: a roofline, and curves over what varies, sizes of packets or VLEN.
+
+    Args:
+        rates: what was measured.
+        suffix: one of FORMATS.
+
+    Raises:
+        ImportError: matplotlib is not installed: see :func:`picture_format`.
+    """
+    from matplotlib.figure import Figure
+
+    over = _over(rates.rows)
+    figure = Figure(figsize=(13 if over else 7, 5.6), layout="constrained")
+    axes = figure.subplots(1, 2 if over else 1, squeeze=False)[0]
+    styles = _styles(rates.rows)
+    largest = max(row.payload for row in rates.rows)
+    slanted = _roofline(
+        axes[0], [row for row in rates.rows if row.payload == largest], rates, styles
+    )
+    if over:
+        _curves(axes[1], over, rates, styles)
+    m = rates.rows[0].machine
+    figure.suptitle(f"{m.name}: {m.cores} cores of {m.frequency / GIGA:g} GHz")
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center",
+                  ncols=4 if over else 2, fontsize="small", frameon=False)  # fmt: skip
+    figure.draw_without_rendering()  # angles are known now
+    for text, (start, end) in slanted:
+        (x0, y0), (x1, y1) = axes[0].transData.transform([start, end])
+        text.set_rotation(math.degrees(math.atan2(y1 - y0, x1 - x0)))
+    file = BytesIO()
+    figure.savefig(file, format=suffix, dpi=150)
+    return file.getvalue()
+
+
+# ---- which row looks how -------------------------------------------------------------------------
+Key = tuple[str, str, str, str]
+Point = tuple[float, float]
+
+
+def _key(row: OpRate) -> Key:
+    return row.op, row.element, row.preset, row.entry
+
+
+def _over(rows: Sequence[OpRate]) -> str:
+    """What the curves are over; "": nothing varies."""
+    if len({row.payload for row in rows}) > 1:
+        return "payload"
+    return "VLEN" if len({row.machine.vlen for row in rows}) > 1 else ""
+
+
+def _styles(rows: Sequence[OpRate]) -> dict[Key, dict[str, Any]]:
+    """A colour for each image, every second one hollow; a marker for each kind of entry."""
+    images = list(dict.fromkeys(_key(row)[:3] for row in rows))
+    markers = {"acc": "o", "fan-in": "s", "whole": "D"}
+    styles = {}
+    for row in rows:
+        entry = Entry.of(row.entry)
+        kind = "whole" if entry.leaving else "fan-in" if entry.payloads > 1 else "acc"
+        number = images.index(_key(row)[:3])
+        styles[_key(row)] = {
+            "color": f"C{number % 10}",
+            "marker": markers[kind],
+            "markersize": 9 if number % 2 else 6,
+            "markerfacecolor": "none" if number % 2 else None,
+            "label": f"{row.op} {row.element} {row.preset}, {row.entry}",
+        }
+    return styles
+
+
+def _series(rows: Sequence[OpRate]) -> dict[Key, list[OpRate]]:
+    series: dict[Key, list[OpRate]] = {}
+    for row in rows:
+        series.setdefault(_key(row), []).append(row)
+    return series
+
+
+# ---- the two pictures ----------------------------------------------------------------------------
+
+
+def _intensity(row: OpRate) -> float:
+    """Elements merged for each byte that is loaded or stored."""
+    return row.count * row.payloads / (row.scalar_bytes + row.vector_bytes)
+
+
+def _roofline(
+    axes: Any, rows: Sequence[OpRate], rates: OpRates, styles: dict[Key, dict[str, Any]]
+) -> list[tuple[Any, tuple[Point, Point]]]:
+    """Elements a cycle of one core, by elements a byte, under what the core has.
+
+    Returns:
+        Texts that are to be turned along a line, and two points of it.
+    """
+    from matplotlib.ticker import FormatStrFormatter, LogLocator, NullFormatter
+
+    several = len({row.machine.vlen for row in rows}) > 1
+    for key, points in _series(rows).items():
+        points.sort(key=lambda row: row.machine.vlen)
+        xs, ys = [_intensity(row) for row in points], [1 / row.element_cycles for row in points]
+        axes.plot(xs, ys, linewidth=0.8, **styles[key])
+        if several and ys[0] != ys[-1] and styles[key]["markerfacecolor"] is None:
+            for i in (0, -1):
+                _note(axes, f"{points[i].machine.vlen}", (xs[i], ys[i]), (7, -3),
+                      color=styles[key]["color"])  # fmt: skip
+    xs = [_intensity(row) for row in rows]
+    left, right = min(xs) / 1.8, max(xs) * 2.5
+    m, timing = rows[0].machine, rows[0].machine.timing
+    ports, adders = {"scalar port": timing.port}, dict[str, int]()
+    if timing.word:
+        ports["vector memory port"] = timing.word // 8
+        adders = {row.accumulator: timing.word // (8 * _size(row)) for row in rows}
+    slanted, top = [], max(1 / row.element_cycles for row in rows)
+    for name, width in ports.items():
+        start, end = (left, width * left), (right, width * right)
+        axes.plot(*zip(start, end, strict=True), color="black", linewidth=1)
+        text = _note(axes, f"{name}, {width} bytes a cycle", start, (6, 5),
+                     rotation_mode="anchor")  # fmt: skip
+        slanted.append((text, (start, end)))
+    for name, a_cycle in adders.items():
+        top = max(top, a_cycle)
+        axes.axhline(a_cycle, color="black", linewidth=1)
+        _note(axes, f"vector FP unit, {a_cycle} sums of {name} a cycle", (right, a_cycle), (-4, 3),
+              ha="right")  # fmt: skip
+    for size in sorted({row.payload // row.count for row in rows}):
+        for line in rates.lines:
+            need = line.total / (8 * size) / (m.cores * m.frequency)
+            axes.axhline(need, color="tab:red", linestyle="--", linewidth=0.8)
+            _note(axes, f"{line} Gb/s of {8 * size}-bit elements", (right, need), (-4, 3),
+                  color="tab:red", ha="right")  # fmt: skip
+            top = max(top, need)
+    axes.set(
+        xscale="log", yscale="log", xlim=(left, right), ylim=(None, top * 2),
+        xlabel="elements merged for each byte loaded or stored",
+        ylabel="elements merged in a cycle by a core",
+        title=f"roofline, packets of {rows[0].payload:,} bytes"
+        + (", at the points: VLEN" if several else ""),
+    )  # fmt: skip
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axis.set_major_formatter(FormatStrFormatter("%g"))
+        axis.set_minor_formatter(NullFormatter())
+    axes.grid(alpha=0.3, linewidth=0.4)
+    return slanted
+
+
+def _size(row: OpRate) -> int:
+    """Bytes of the widest field of an accumulator."""
+    return max(fmt.size for fmt in item_of(row.accumulator).formats)
+
+
+def _note(axes: Any, text: str, at: Point, offset: Point, **how: Any) -> Any:
+    return axes.annotate(
+        text, at, xytext=offset, textcoords="offset points", fontsize="small", **how
+    )
+
+
+def _curves(axes: Any, over: str, rates: OpRates, styles: dict[Key, dict[str, Any]]) -> None:
+    """Gb/s of all cores by size of packets, at the widest vectors; or by VLEN."""
+    widest = max(row.machine.vlen for row in rates.rows)
+    rows = [row for row in rates.rows if over == "VLEN" or row.machine.vlen == widest]
+    for key, points in _series(rows).items():
+        points = sorted(points, key=lambda row: (row.payload, row.machine.vlen))
+        xs = [row.machine.vlen if over == "VLEN" else row.payload for row in points]
+        axes.plot(xs, [row.rate / GIGA for row in points], linewidth=1.2, **styles[key])
+    for line in rates.lines:
+        axes.axhline(line.total / GIGA, color="tab:red", linestyle="--", linewidth=0.8)
+        _note(axes, f"{line} Gb/s", (1, line.total / GIGA), (-4, 3), ha="right", color="tab:red",
+              xycoords=("axes fraction", "data"))  # fmt: skip
+    ticks = sorted({row.machine.vlen if over == "VLEN" else row.payload for row in rows})
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(ticks, [f"{tick:,}" for tick in ticks])
+    axes.set(
+        xlabel="VLEN, bits" if over == "VLEN" else "payload of a packet, bytes",
+        ylabel="Gb/s, all cores", ylim=(0, None),
+        title="payload taken in" + ("" if over == "VLEN" else f", VLEN {widest}"),
+    )  # fmt: skip
+    axes.grid(alpha=0.3, linewidth=0.4)

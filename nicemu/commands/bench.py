@@ -1,0 +1,199 @@
+"""`nicemu bench insn|op`: what things cost, in units that people know.
+
+Owns: the group, the arguments of its commands, where answers go.  What is measured is bench's.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from itertools import product
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from nicemu.commands.console import progress
+from nicemu.errors import ArgumentError
+from nicemu.files import WholeFile
+from nicemu.image import PRESETS
+from nicemu.machine import MACHINES
+
+if TYPE_CHECKING:  # imported where used: help needs no core
+    from nicemu.image import KernelImage
+
+__all__ = ["bench"]
+
+F = TypeVar("F", bound=Callable[..., Any])
+STDOUT = "-"
+DEFAULT = ("sum", "scalar_sum")
+ELEMENTS = ("float16", "bfloat16")  # where an op leaves it open
+
+
+@click.group()
+def bench() -> None:
+    """Measure costs on emulated cores: of instructions, and of ops beside the wire."""
+
+
+# ---- what the commands have in common ------------------------------------------------------------
+
+
+def _common(function: F) -> F:
+    """The machine, and where the answer goes."""
+    for add in (
+        click.option("--csv", "as_csv", type=click.Path(), help="Rows to a file; - is stdout."),
+        click.option("--json", "as_json", type=click.Path(), help="All to a file; - is stdout."),
+        click.option(
+            "--machine", type=click.Choice(list(MACHINES)), default="card", show_default=True
+        ),
+    ):
+        function = add(function)
+    return function
+
+
+class _Outputs:
+    """Files that are opened before a measurement and written after it."""
+
+    def __init__(self, stack: ExitStack, paths: Mapping[str, str | None]) -> None:
+        """Reserve them: kind -> path, or None where it is not asked for."""
+        asked = {kind: path for kind, path in paths.items() if path is not None}
+        twice = sorted(path for path in asked.values() if list(asked.values()).count(path) > 1)
+        if twice:
+            raise ArgumentError(f"--{' and --'.join(asked)} {twice[0]!r}: name two files")
+        self.kinds = set(asked)
+        self._files = {
+            kind: None if path == STDOUT else stack.enter_context(WholeFile(path))
+            for kind, path in asked.items()
+        }
+
+    def write(self, kind: str, data: bytes) -> None:
+        """What was made of one kind, if it was asked for."""
+        if kind not in self._files:
+            return
+        file = self._files[kind]
+        if file is None:
+            click.echo(data, nl=False)
+        else:
+            with file.put() as part:
+                part.write_bytes(data)
+
+    def show(self, found: object, record: Any, rows: Sequence[Mapping[str, Any]]) -> None:
+        """What was found in each form that is asked for; for people, unless - is."""
+        self.write("json", f"{json.dumps(record, indent=2)}\n".encode())
+        lines = io.StringIO(newline="")
+        table = csv.DictWriter(lines, rows[0], lineterminator="\n")
+        table.writeheader()
+        table.writerows(rows)
+        self.write("csv", lines.getvalue().encode())
+        if None not in self._files.values():
+            click.echo(str(found))
+
+
+# ---- the commands --------------------------------------------------------------------------------
+
+
+@bench.command()
+@click.option("--vlen", type=int, help="Bits of a vector register, else the machine's.")
+@click.option(
+    "--sew", type=int, multiple=True, default=(16, 32), show_default=True, help="8, 16, 32, 64."
+)
+@click.option(
+    "--lmul", type=int, multiple=True, default=(1, 4), show_default=True, help="1, 2, 4, 8."
+)
+@_common
+def insn(
+    vlen: int | None,
+    sew: tuple[int, ...],
+    lmul: tuple[int, ...],
+    machine: str,
+    as_json: str | None,
+    as_csv: str | None,
+) -> None:
+    """Measure instructions of every class, by loops of one instruction."""
+    from nicemu.bench_insn import insn_costs
+
+    which = MACHINES[machine]
+    which = which if vlen is None else replace(which, vlen=vlen)
+    with ExitStack() as stack:
+        outputs = _Outputs(stack, {"json": as_json, "csv": as_csv})
+        with progress("measuring instructions") as advance:
+            found = insn_costs(which, sew, lmul, advance)
+        outputs.show(found, found.record(), [row.record() for row in found.rows])
+
+
+@bench.command()
+@click.argument("ops", nargs=-1, metavar="[OP]...")
+@click.option(
+    "--dtype", "dtypes", multiple=True, help="Formats of elements.  [default: float16, bfloat16]"
+)
+@click.option(
+    "--preset", "presets", type=click.Choice(list(PRESETS)), multiple=True,
+    help="Where it rounds.  [default: the op's]",
+)  # fmt: skip
+@click.option(
+    "--payload", "payloads", type=int, multiple=True, default=(1024,), show_default=True,
+    help="Bytes of a packet.",
+)  # fmt: skip
+@click.option("--vlen", "vlens", type=int, multiple=True, help="Of the cores, else the machine's.")
+@click.option(
+    "--ports", type=int, multiple=True, default=(1, 4), show_default=True, help="Of the device."
+)
+@click.option("--rate", type=float, default=200, show_default=True, help="Of a port, Gb/s.")
+@click.option("--by-vlen", is_flag=True, help="Print which VLEN keeps up, and no terms.")
+@click.option("--plot", type=click.Path(), help="A picture: .png, .svg or .pdf (extra viz).")
+@_common
+def op(
+    ops: tuple[str, ...],
+    dtypes: tuple[str, ...],
+    presets: tuple[str, ...],
+    payloads: tuple[int, ...],
+    vlens: tuple[int, ...],
+    ports: tuple[int, ...],
+    rate: float,
+    by_vlen: bool,
+    plot: str | None,
+    machine: str,
+    as_json: str | None,
+    as_csv: str | None,
+) -> None:
+    """Measure whether ops keep up with the line rate of a device.
+
+    OP is FILE.py:NAME, the name of a built-in op, or scalar_sum: the sum without vectors, by a loop
+    over single elements. Without OP: sum and scalar_sum. Options may be given several times.
+    """
+    from nicemu.bench import GIGA, LineRate, op_rates
+    from nicemu.bench_plot import picture, picture_format
+
+    which = MACHINES[machine]
+    machines = [replace(which, vlen=vlen) for vlen in vlens or (which.vlen,)]
+    lines = [LineRate(count, rate * GIGA) for count in ports]
+    suffix = "" if plot is None else picture_format(plot)
+    with ExitStack() as stack:
+        outputs = _Outputs(stack, {"json": as_json, "csv": as_csv, "plot": plot})
+        images = [image for name in ops or DEFAULT for image in _images(name, dtypes, presets)]
+        cases = list(product(images, machines, payloads))
+        with progress("timing ops") as advance:
+            done = iter(range(1, len(cases) + 1))
+            found = op_rates(cases, lines, lambda: advance(next(done), len(cases)))
+        if suffix:
+            outputs.write("plot", picture(found, suffix))
+        outputs.show(found.by_vlen() if by_vlen else found, found.record(), found.flat())
+
+
+def _images(name: str, dtypes: Sequence[str], presets: Sequence[str]) -> list[KernelImage]:
+    """The images of an op that are asked for."""
+    from nicemu.bench_scalar import SCALAR_SUM, scalar_sum
+    from nicemu.opfile import find_op
+
+    if name == SCALAR_SUM:
+        return [scalar_sum(*case) for case in product(dtypes or ELEMENTS, presets or (None,))]
+    find = find_op(name)
+    if not dtypes:
+        own = find(ELEMENTS[0]).element
+        dtypes = ELEMENTS if own is None else (own.name,)
+    return [
+        find(dtype).image(dtype, preset) for dtype, preset in product(dtypes, presets or (None,))
+    ]
