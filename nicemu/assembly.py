@@ -14,6 +14,7 @@ from nicemu import clang
 from nicemu.compile import Code, decoded, linked
 from nicemu.errors import OpError
 from nicemu.image import ENTRIES, REQUIRED
+from nicemu.lines import shown
 
 __all__ = ["assemble", "lines"]
 
@@ -73,5 +74,5 @@ def lines(source: str, file: str, name: str) -> dict[int, str]:
         OpError, ImageError: see :func:`assemble`.
     """
     elf, _ = clang.assemble(source, name)
-    texts = source.splitlines()
-    return {at: f"{file}:{line}: {texts[line - 1].strip()}" for at, line in _lines(elf)}
+    texts = source.split("\n")  # as clang counts them
+    return {at: shown(file, line, texts[line - 1].strip()) for at, line in _lines(elf)}

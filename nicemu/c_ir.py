@@ -18,10 +18,11 @@ from nicemu.dtypes import Format, Item
 from nicemu.errors import OpError
 from nicemu.image import Formats
 from nicemu.irmath import defined, functions
+from nicemu.lines import branches_marked
 from nicemu.llvm import optimise
 from nicemu.scalar import CONTEXT, DOUBLE, Number, ScalarFunction, computed
 
-__all__ = ["compile_source"]
+__all__ = ["compile_source", "line_of"]
 
 #: step -> its arguments, what they are, and what it gives
 _STEPS: dict[str, tuple[str, str, str]] = {
@@ -183,6 +184,7 @@ class _Step:
         return f"""\
 #line {self.line} "{_FILE}"
 _Static_assert(_Generic(&{self.name}, {returned} (*)({kinds}): 1, default: 0), "{_MISTYPED}");
+#line 1 "{_ADAPTERS}"
 typedef struct {{ {out} }} {self.symbol}_out;
 int {self.symbol}({", ".join([f"{self.symbol}_out *out", *given])}) {{
     {returned} made = {self.name}({", ".join(passed)});
@@ -282,11 +284,22 @@ class _Module:
             calls = {name: calls[name] - leaves for name in calls.keys() - leaves}
         return min(calls, default=None)
 
-    def cleaned(self) -> str:
-        """Without target, lines and attributes, with C's functions by their names in IR."""
-        text = re.sub(r"^(?:target|source_filename|!|\s*#dbg_).*\n", "", self.text, flags=re.M)
-        text = re.sub(r"(?:, ![\w.]+ !\d+)+$", "", text, flags=re.M)
-        text = re.sub(r" !dbg !\d+ \{$", " {", text, flags=re.M)
+    def cleaned(self, lines: bool) -> str:
+        """Without target and attributes, with C's functions by their names in IR.
+
+        Args:
+            lines: whether instructions keep their lines.
+        """
+        text = re.sub(r"^(?:target|source_filename|\s*#dbg_).*\n", "", self.text, flags=re.M)
+        if lines:
+            text = re.sub(r", !(?!dbg\b)[\w.]+ !\d+", "", text)
+            text = re.sub(r"^!llvm\.(?!dbg\.).*\n", "", text, flags=re.M)
+            version = next(x for x, row in self._nodes.items() if '"Debug Info Version"' in row)
+            text += f"\n!llvm.module.flags = !{{{version}}}\n"
+        else:
+            text = re.sub(r"^!.*\n", "", text, flags=re.M)
+            text = re.sub(r"(?:, ![\w.]+ !\d+)+$", "", text, flags=re.M)
+            text = re.sub(r" !dbg !\d+ \{$", " {", text, flags=re.M)
         text = re.sub(r"\b(?:noundef|dso_local) ", "", text)
         text = re.sub(r"^(attributes #\d+ =).*$", rf"\1 {_ATTRIBUTES}", text, flags=re.M)
         for name in _CALLS.keys() - self.functions.keys():
@@ -396,6 +409,28 @@ class _Place:
 
 # ---- the door ------------------------------------------------------------------------------------
 _FILE = "op.c"
+_ADAPTERS = "adapters.c"
+
+
+def line_of(source: str, path: str, line: int) -> str | None:
+    """The text of a line of an op's source.
+
+    Args:
+        source: the op's.
+        path, line: a place as functions compiled with lines have it.
+
+    Returns:
+        None: the place is not in the source, or the source numbers its lines itself.
+    """
+    if path.rpartition("/")[2] != _FILE or _RENUMBERED.search(_SPLICE.sub("", source)):
+        return None
+    return re.split(r"\r\n?|\n", source)[line - 1].strip()
+
+
+_SPLICE = re.compile(r"(?:\\|\?\?/)[ \t\f\v]*\r?\n")
+_BLANK = r"(?:[ \t\f\v]|/\*.*?\*/)*"
+#: "#line 7", however it is spelled
+_RENUMBERED = re.compile(rf"^{_BLANK}(?:#|%:|\?\?=){_BLANK}(?:line\b|\d)", re.M | re.S)
 
 
 def _compiled(files: Mapping[str, str], main: str, place: _Place, steps: Sequence[_Step]
@@ -458,7 +493,7 @@ def _numbered(module: _Module, place: _Place) -> tuple[_Module, list[str]]:
     return _Module(f"{text}\ndeclare void @llvm.ubsantrap(i8 immarg)\n"), meanings
 
 
-def compile_source(source: str, file: str, formats: Formats, name: str
+def compile_source(source: str, file: str, formats: Formats, name: str, lines: bool
                    ) -> dict[str, ScalarFunction]:  # fmt: skip
     """The functions of a C source.
 
@@ -467,6 +502,7 @@ def compile_source(source: str, file: str, formats: Formats, name: str
         file: what it is called in messages.
         formats: what the functions take and give.
         name: of the op.
+        lines: whether instructions say which line they are of, as :func:`line_of` takes it.
 
     Raises:
         OpError: it cannot be compiled for a core; the message says where, why and what to do.
@@ -479,16 +515,16 @@ def compile_source(source: str, file: str, formats: Formats, name: str
     if refused := _refused(module):
         line, why = refused
         raise OpError(f"{place.at(line)}: {why}")
-    files["adapters.c"] = f'#include "{_FILE}"\n' + "".join(step.adapter() for step in steps)
-    module, _ = _compiled(files, "adapters.c", place, steps)
+    files[_ADAPTERS] = f'#include "{_FILE}"\n' + "".join(step.adapter() for step in steps)
+    module, _ = _compiled(files, _ADAPTERS, place, steps)
     statuses: dict[str, list[str]] = {}
     if _TRAP.search(module.text):
         module, meanings = _numbered(module, place)
-        text = module.cleaned()
+        (text,) = branches_marked([module.cleaned(lines)])
         text = optimise([text, functions(text)], [step.symbol for step in steps], name)
         text, statuses = _returning(text, meanings)
     else:
-        text = module.cleaned()
+        text = module.cleaned(lines)
     notes = sorted(
         {
             f"{place.at(d.line)}: computed in float64: write constants of float32, such as 0.5f"

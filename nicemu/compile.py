@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import hashlib
 import io
-import linecache
 from collections.abc import Callable, Hashable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from itertools import accumulate
 from pathlib import Path
@@ -23,7 +22,7 @@ from nicemu import kernels, llvm, scalar
 from nicemu._core import Cores, instructions
 from nicemu.errors import OpError
 from nicemu.image import ABI_VERSION, Formats, KernelImage, cached
-from nicemu.lines import known_places, with_lines
+from nicemu.lines import branches_marked, known_places, with_lines
 from nicemu.llvm import installed
 from nicemu.scalar import ScalarFunction
 from nicemu.vectors import VectorLoop, vector_loop, vector_module
@@ -84,6 +83,14 @@ class FunctionSource(Source, Protocol):
 
         Raises:
             OpError: they cannot be compiled.
+        """
+
+    def line(self, path: str, line: int) -> str:
+        """What is shown of a line: ``file.py:7: return x``; "" where it is none of the author's.
+
+        Args:
+            path: of the file, as its functions with lines name it.
+            line: its number there, from 1.
         """
 
 
@@ -366,23 +373,33 @@ def source_lines(
     if b"".join(codes.values()) != code:
         return {}
     plain = scalar.simplified(name, source.functions(formats), formats)
-    located = source.functions(formats, lines=True)
+    located = {
+        step: replace(function, modules=branches_marked(function.modules))
+        for step, function in source.functions(formats, lines=True).items()
+    }
     debug = scalar.simplified(name, located, formats)
     known = known_places(compilation.op.ir, plain, debug, scalar.alone(name, located))
     offsets = _placed(codes)
     out: dict[int, str] = {}
     for texts, emit in compilation.modules(widths):
-        out |= _table(emit([with_lines(text, known) for text in texts]), codes, offsets)
+        elf = emit([with_lines(text, known) for text in texts])
+        out |= _table(elf, codes, offsets, source.line)
     return out
 
 
-def _table(elf: bytes, codes: Mapping[str, bytes], offsets: Mapping[str, int]) -> dict[int, str]:
+def _table(
+    elf: bytes,
+    codes: Mapping[str, bytes],
+    offsets: Mapping[str, int],
+    line: Callable[[str, int], str],
+) -> dict[int, str]:
     """The lines of an object's functions, by offset in an image.
 
     Args:
         elf: the object.
         codes: symbol -> the function's code without locations; with another there are no lines.
         offsets: symbol -> where it is in the image.
+        line: FunctionSource.line.
     """
     from elftools.elf.elffile import ELFFile
 
@@ -391,13 +408,13 @@ def _table(elf: bytes, codes: Mapping[str, bytes], offsets: Mapping[str, int]) -
     program = dwarf.line_program_for_CU(next(dwarf.iter_CUs()))
     states = [entry.state for entry in program.get_entries() if entry.state is not None]
     text, symbols = linked(elf, str)
-    rows = [(s.address, "" if s.end_sequence else _said(program, s)) for s in states]
+    rows = [(s.address, line(*_place(program, s)) if _owned(s) else "") for s in states]
     ends = [*(address for address, _ in rows[1:]), len(text)]
     said = {
-        at: line
-        for (begin, line), end in zip(rows, ends, strict=True)
+        at: text
+        for (begin, text), end in zip(rows, ends, strict=True)
         for at in range(begin, end, 2)
-        if line
+        if text
     }
     return {
         at - begin + offsets[symbol]: said[at]
@@ -408,12 +425,13 @@ def _table(elf: bytes, codes: Mapping[str, bytes], offsets: Mapping[str, int]) -
     }
 
 
-def _said(program: Any, state: Any) -> str:
-    """A row of the table in words; "" of line 0, which is nobody's."""
-    if not state.line:
-        return ""
+def _owned(state: Any) -> bool:
+    """Is a row of the table of a line?  Line 0 is nobody's."""
+    return bool(state.line) and not state.end_sequence
+
+
+def _place(program: Any, state: Any) -> tuple[str, int]:
+    """The file and line of a row of the table."""
     entry = program["file_entry"][state.file - 1]
     directory = program["include_directory"][entry.dir_index - 1].decode()
-    path = f"{directory}/{entry.name.decode()}"
-    text = linecache.getline(path, state.line).strip()
-    return f"{entry.name.decode()}:{state.line}: {text}".rstrip(": ")
+    return f"{directory}/{entry.name.decode()}", state.line

@@ -1,7 +1,7 @@
 """Lines of source in IR, as debug information: from an op's functions to the kernels around them.
 
-Owns: the metadata that LLVM turns into a table of lines.  It changes no code; what is compiled is
-compile's, and the table is read there.
+Owns: the metadata that LLVM turns into a table of lines, and how a line is shown.  It changes no
+code; what is compiled is compile's, and the table is read there.
 """
 
 from __future__ import annotations
@@ -10,9 +10,11 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
-__all__ = ["Places", "known_places", "with_lines"]
+__all__ = ["Places", "branches_marked", "known_places", "shown", "with_lines"]
 
-_LOCATION = re.compile(r"^!(\d+) = !DILocation\(line: (\d+),.* scope: !(\d+)", re.M)
+_LOCATION = re.compile(
+    r"^!(\d+) = !DILocation\(line: (\d+),(?: column: (\d+),)? scope: !(\d+)", re.M
+)
 _NODE = re.compile(r"^!(\d+) = (?:distinct )?!(\w+)\((.*)\)$", re.M)
 _INSTRUCTION = re.compile(r"\s+(%\S+ = |store |br |ret |(tail )?call |switch |unreachable)")
 _DEFINE = re.compile(r"^define [^@]*@([\w.]+)\(", re.M)
@@ -20,8 +22,38 @@ _VERSIONS = {"Debug Info Version": 3, "Dwarf Version": 4}
 _FIRST = 100_000  # number of the first node of metadata; the kernels' own are below
 
 
-def _places(debug: str) -> dict[str, tuple[str, int]]:
-    """Number of a location in a module -> file and line."""
+_BRANCH = 65535  # column of a branch's location
+_LEAVES = re.compile(r"^(?P<rest>\s+(?:(?:br|ret|switch)\b.*|\])), !dbg !(?P<number>\d+)$", re.M)
+_COMPUTES = re.compile(r"^\s+%.* = .*, !dbg !(\d+)$", re.M)
+
+
+def branches_marked(modules: Sequence[str]) -> tuple[str, ...]:
+    """The modules of a function, with locations of their own for branches.
+
+    LLVM gives a branch's location to all that it computes before it instead of behind it.  That
+    may be another line than the author's: :func:`known_places` leaves it out.  A single module in
+    which all that computes is of one line stays as it is.
+    """
+    if len(modules) == 1 and len(set(_COMPUTES.findall(modules[0]))) == 1:
+        return tuple(modules)
+    return tuple(map(_marked, modules))
+
+
+def _marked(module: str) -> str:
+    nodes: dict[str, str] = dict(re.findall(r"^!(\d+) = (!DILocation\(.*\))$", module, re.M))
+    added: dict[str, str] = {}
+
+    def marked(found: re.Match[str]) -> str:
+        number = found["number"]
+        added[number] = re.sub(r"column: \d+", f"column: {_BRANCH}", nodes[number])
+        return f"{found['rest']}, !dbg !{_FIRST + int(number)}"
+
+    text = _LEAVES.sub(marked, module)
+    return "\n".join([text, *(f"!{_FIRST + int(n)} = {node}" for n, node in added.items()), ""])
+
+
+def _places(debug: str, branches: bool = False) -> dict[str, tuple[str, int]]:
+    """Number of a location in a module -> file and line; branches: of these, too."""
     nodes = {number: text for number, _, text in _NODE.findall(debug)}
 
     def named(number: str, key: str) -> str:
@@ -29,7 +61,9 @@ def _places(debug: str) -> dict[str, tuple[str, int]]:
         return (found[1] or found[2]) if found else ""
 
     out = {}
-    for number, line, scope in _LOCATION.findall(debug):
+    for number, line, column, scope in _LOCATION.findall(debug):
+        if int(column or 0) == _BRANCH and not branches:
+            continue
         file = named(scope, "file")
         out[number] = (f"{named(file, 'directory')}/{named(file, 'filename')}", int(line))
     return out
@@ -155,6 +189,13 @@ class _Metadata:
         return "\n".join(["", *self.nodes, named])
 
 
+def shown(file: str, line: int, text: str) -> str:
+    """A line of source beside an instruction: ``sum.py:7: return a + b``."""
+    return f"{file}:{line}: {text}" if text else f"{file}:{line}"
+
+
+#: instructions that branches become
+_CHOOSES = re.compile(r"\s+(?:%\S+ = (?:select|phi) |br |switch )")
 #: function -> its instruction, as _key says -> file and line
 Places: TypeAlias = Mapping[str, Mapping[str, tuple[str, int]]]
 
@@ -162,22 +203,27 @@ Places: TypeAlias = Mapping[str, Mapping[str, tuple[str, int]]]
 def known_places(ir: str, plain: str, debug: str, alone: Mapping[str, str]) -> Places:
     """Of which of the author's lines the instructions of an op's functions are.
 
-    A function that LLVM compiles to other instructions with locations than without has none.
+    A function that LLVM compiles to other instructions with locations than without has none, nor
+    has what is computed before a branch instead of behind it.
 
     Args:
         ir: the op's functions.
         plain: the same as LLVM left them; values have the same names.
-        debug: these, compiled with locations, as ``!dbg`` of instructions.
+        debug: these, compiled with locations, as ``!dbg`` of instructions, branches marked.
         alone: step -> the author's function with locations, without conversions around it.
     """
-    places = _places(debug)
+    places, all_places = _places(debug), _places(debug, branches=True)
     located = _functions(debug)
     known: dict[str, dict[str, tuple[str, int]]] = {}
     for name, lines in _functions(plain).items():
         instructions, others = _instructions(lines), _instructions(located[name])
         if _alike(instructions, others):
             pairs = zip(instructions, others, strict=True)
-            known[name] = {_key(a): places[_number(b)] for a, b in pairs if _number(b) in places}
+            found = (
+                (_key(a), (all_places if _CHOOSES.match(a) else places).get(_number(b)))
+                for a, b in pairs
+            )
+            known[name] = {key: place for key, place in found if place is not None}
     for step, module in alone.items():
         (own,) = _functions(module).values()
         for line in _functions(ir)[f"op.{step}"]:

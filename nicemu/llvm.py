@@ -32,6 +32,9 @@ VECTORS = ("instruction_combine", "simplify_cfg")  # passes for loops that are v
 # constants are built by instructions, not loaded: an image has no data.  Only the RISC-V back end
 # knows these options, so the user's numba does not see them.
 OPTIONS = ("-riscv-lower-fpimm-cost=16", "-riscv-max-build-ints-cost=16")
+# an instruction of no line is not taken for one of the line before it; code is the same, and of the
+# user's numba only what @njit(debug=True) tells a debugger
+LINES = "-use-unknown-locations=Enable"
 _LOCK = threading.Lock()  # llvmlite parses into one context that all threads share
 
 
@@ -53,7 +56,7 @@ def _llvm() -> Any:
         import llvmlite.binding as llvm
     except ImportError as error:
         raise ImageError(f"llvmlite cannot be imported ({error}): pip install llvmlite") from error
-    for option in OPTIONS:
+    for option in (*OPTIONS, LINES):
         llvm.set_option("nicemu", option)
     llvm.initialize_all_targets()
     llvm.initialize_all_asmprinters()

@@ -8,6 +8,7 @@ affair.
 from __future__ import annotations
 
 import inspect
+import linecache
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,6 +30,7 @@ from nicemu.errors import ArgumentError, ImageError, OpError
 from nicemu.files import refuse
 from nicemu.fingerprint import fingerprint
 from nicemu.image import Formats, KernelImage, preset_formats
+from nicemu.lines import shown
 
 if TYPE_CHECKING:
     from nicemu.check import Check
@@ -132,6 +134,10 @@ class _PythonSource(_Functions):
             for step, function in self.functions_.items()
         }
 
+    def line(self, path: str, line: int) -> str:
+        """See compile.FunctionSource."""
+        return shown(Path(path).name, line, linecache.getline(path, line).strip())
+
 
 @dataclass(frozen=True)
 class _CSource(_Functions):
@@ -149,10 +155,17 @@ class _CSource(_Functions):
         return ("c", RECIPE, self.text, self.file)
 
     def functions(self, formats: Formats, lines: bool = False) -> Mapping[str, ScalarFunction]:
-        """See compile.Source; its instructions do not say which lines they are of."""
+        """See compile.Source."""
         from nicemu.c_ir import compile_source
 
-        return compile_source(self.text, self.file, formats, self.name)
+        return compile_source(self.text, self.file, formats, self.name, lines)
+
+    def line(self, path: str, line: int) -> str:
+        """See compile.FunctionSource."""
+        from nicemu.c_ir import line_of
+
+        text = line_of(self.text, path, line)
+        return "" if text is None else shown(self.file, line, text)
 
 
 @dataclass(frozen=True)

@@ -640,6 +640,30 @@ def test_disasm_shows_lines(verb: str, preset: str, element: str) -> None:
     )
 
 
+def test_disasm_of_branches() -> None:
+    """Both sides are computed before it, by LLVM's account in its line; here, only the first is."""
+
+    def one(a: Any, b: Any) -> Any:
+        return a * b if b > a or a > 3.0 else a - b
+
+    def more(a: Any, b: Any) -> Any:
+        if b > a:
+            return a * b
+        return a - b
+
+    def lines(function: Any) -> dict[str, str]:
+        rows = reduce_op(function, element="f32").disasm().rows  # type: ignore[call-overload]
+        return {row.text.split()[0]: row.source for row in rows}
+
+    first = one.__code__.co_firstlineno + 1
+    found = lines(one)
+    assert all(f"test_op.py:{first}: return" in found[x] for x in ("vmfgt.vf", "vfmul.vv"))
+    first = more.__code__.co_firstlineno + 1
+    found = lines(more)
+    assert f"test_op.py:{first}: if b > a:" in found["vmflt.vv"]
+    assert not any(f":{first}:" in found[x] for x in ("vfmul.vv", "vfsub.vv"))
+
+
 def test_disasm_has_no_line_where_it_could_be_another() -> None:
     """In 16 bits a place is lost: it is found again where all such operations are of one line."""
 

@@ -212,14 +212,169 @@ def test_doubles_are_reported() -> None:
     assert reduce_op.c(SUM).image("float32").notes == ()
 
 
-def test_check_cost_disasm_and_reference() -> None:
+def test_check_cost_and_reference() -> None:
     c, python = reduce_op.c(NORM, name="norm"), python_norm()
     assert c.check(element="bfloat16").ok
     costs = [op.cost(element="bfloat16").instructions_per_packet for op in (c, python)]
     assert costs[0] == costs[1]
-    assert "fsqrt" in str(c.disasm(element="bfloat16"))
     x = np.float16([[3], [4]])
     assert c.reference(list(x)).tolist() == [5]
+
+
+# ---- lines beside instructions -------------------------------------------------------------------
+MOMENTS = """
+static float far(float d)
+{
+    float s = d * d;
+    return s / 3;
+}
+accumulator_t lift(element_t x)
+{
+    accumulator_t a = {x, far(x), 1};
+    return a;
+}
+accumulator_t merge(accumulator_t a, accumulator_t b)
+{
+    accumulator_t r;
+    float d = b.mean - a.mean;
+    r.n = a.n + b.n;
+    r.mean = fmaf(d, 0.5f, a.mean);
+    r.m2 = fmaxf(a.m2, b.m2);
+    return r;
+}
+float finish(accumulator_t a)
+{
+    return sqrtf(a.m2);
+}
+"""
+BRANCHES = """
+int32_t merge(int32_t a, int32_t b) {
+    switch (a & 3) {
+    case 0:
+        return a + b;
+    case 1:
+        return a * b;
+    case 2:
+        return a ^ b;
+    }
+    return b << a;
+}
+"""
+STOPS = """
+float merge(float a, float b) {
+    if (b > 4)
+        __builtin_trap();
+    return a - b;
+}
+"""
+MACRO = """
+#define TWICE(x) ((x) + (x))
+float merge(float a, float b) {
+    return a *
+        TWICE(b);
+}
+"""
+FIELDS = {"mean": "float32", "m2": "float32", "n": "float32"}
+#: source, types, and the lines of which instructions of some mnemonics are
+LINES: dict[str, tuple[str, dict[str, Any], dict[str, int]]] = {
+    "fields": (
+        MOMENTS,
+        {"element": "float32", "accumulator": tuple(FIELDS.items()), "result": "float32"},
+        {"vfmul": 4, "vfdiv": 5, "vfsub": 15, "vfadd": 16, "vfmadd": 17, "vfmax": 18, "vfsqrt": 23},
+    ),
+    "branches": (
+        BRANCHES, {"element": "int32"}, {"andi": 3, "mul": 7, "c.xor": 9, "sllw": 11}
+    ),
+    "stops": (STOPS, {"element": "bfloat16"}, {"vmfgt": 3}),
+    "stops before a branch": (
+        "float merge(float a, float b) {\n if (b > 4)\n  __builtin_trap();\n"
+        " if (a < 1)\n  return a * b;\n return a - b;\n}",
+        {"element": "float32"},
+        {"vmfgt": 2},
+    ),
+    "macro": (MACRO, {"element": "float32"}, {"vfmul": 4, "vfadd": 5}),
+    "halves": (
+        "float lift(float x) {\n return x * x;\n}\n"
+        "float merge(float a, float b) {\n return a +\n b;\n}",
+        {"element": "float16", "preset": "per-add"},
+        {"vfmul": 2, "vfadd": 5},
+    ),
+    "widths": (  # vectors are shortened
+        "double merge(double a, double b) {\n double c = a * b;\n"
+        " return c / (a - b);\n}",
+        {"element": "float32", "accumulator": "float64"},
+        {"vfmul": 2, "vfdiv": 3, "vfsub": 3},
+    ),
+    "other ends of lines": (
+        "\r\nfloat merge(float a, float b) {\r return a\f -\\\r\n b;\n\r}\n",
+        {"element": "float32"},
+        {"vfsub": 3},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", LINES)
+def test_disassembly_shows_the_source(case: str) -> None:
+    source, types, wanted = LINES[case]
+    rows = reduce_op.c(source, name="shown", **types).disasm().rows
+    texts = re.split(r"\r\n|\r|\n", source)
+    found: dict[str, set[int]] = {}
+    for row in rows:
+        if row.source:
+            _, line, text = row.source.split(":", 2)
+            assert (
+                row.source.startswith("shown.c:") and text.strip() == texts[int(line) - 1].strip()
+            )
+            found.setdefault(row.text.split()[0].split(".v")[0], set()).add(int(line))
+    for verb, line in wanted.items():
+        assert found.get(verb) == {line}, (verb, found)
+    branches = [i for i, text in enumerate(texts, 1) if "if (" in text]
+    assert not {*branches} & set().union(*(found.get(x, set()) for x in ("vfmul", "vfsub")))
+    own = [row for row in rows if row.text.split()[0].split(".v")[0] in wanted]
+    assert all(row.source for row in own if not re.match("andi|mul", row.text))
+
+
+@pytest.mark.parametrize("case", LINES)
+def test_loads_stores_and_loops_are_nobodys(case: str) -> None:
+    source, types, _ = LINES[case]
+    for row in reduce_op.c(source, **types).disasm().rows:
+        if re.match(r"v[ls]e\d|(c\.)?(sub|jr|ld|bnez|beqz) ", row.text):
+            assert not row.source, row
+
+
+@pytest.mark.parametrize(
+    "source",
+    [STOPS, "float merge(float a, float b) {\n if (b > 4)\n  return a * b;\n return a - b;\n}"],
+)
+def test_what_is_computed_before_a_branch_is_not_of_its_line(source: str) -> None:
+    """Both sides are, in vectors, and LLVM calls them the branch's."""
+    branch = next(i for i, text in enumerate(source.split("\n"), 1) if "if" in text)
+    rows = reduce_op.c(source, element="float32").disasm().rows
+    seen = {row.text.split()[0]: row.source for row in rows}
+    assert f":{branch}: if (b > 4)" in seen["vmfgt.vf"]
+    assert all(
+        f":{branch}:" not in text for verb, text in seen.items() if verb in ("vfsub.vv", "vfmul.vv")
+    )
+
+
+def test_lines_of_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "total sum.c"
+    path.write_text("// é\n" + SUM, "utf-8")
+    op = reduce_op.c(path, name="total", element="float32")
+    assert {row.source for row in op.disasm().rows} == {"", f"total sum.c:2: {SUM}"}
+
+
+@pytest.mark.parametrize(
+    "directive",
+    ["#line 7", "  # line 7", "#/**/line 7", "# 7", "/* a\n */ %:line 7", "#li\\\nne 7"],
+)
+def test_a_source_that_numbers_its_lines_has_none(directive: str) -> None:
+    """A line of the text may not be the one that was meant."""
+    source = f"{directive}\n" + SUM.replace("return", "return\n")
+    rows = reduce_op.c(source, element="float32").disasm().rows
+    assert {row.source for row in rows} == {""}
+    plain = reduce_op.c(f"// {directive[-6:]}\n{SUM}", element="float32").disasm().rows
+    assert len(plain) == len(rows) and any(row.source for row in plain)
 
 
 # ---- what is refused -----------------------------------------------------------------------------
