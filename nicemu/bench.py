@@ -1,8 +1,9 @@
 """Do cores keep up with the wire: cycles of an op's entries beside the line rate of a device.
 
 Owns: which calls are timed, what follows from their cycles, and what may not follow: a rate that
-the machine's arithmetic forbids is an error.  Cycles are those of an emulated core (timing); waits
-for packets, DMA, links and banks are not among them.
+the machine's arithmetic forbids is an error.  Cycles are those of emulated cores (timing) that all
+run the same entry, waits for each other at the banks of their scratchpad (banks) included; waits
+for packets, DMA and links are not among them.
 """
 
 from __future__ import annotations
@@ -12,7 +13,11 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+import numpy as np
+
+from nicemu._core import ACCESS
 from nicemu.arguments import whole
+from nicemu.banks import waits
 from nicemu.errors import ArgumentError, OpError, TimingError
 from nicemu.image import Entry, KernelImage
 from nicemu.machine import Machine
@@ -25,6 +30,8 @@ __all__ = ["LINES", "LineRate", "OpRate", "OpRates", "op_rates", "streamed"]
 GIGA = 1e9
 #: entries that begin and leave in one pass, of the four cards behind a NIC
 WHOLE = "first4_finish"
+#: calls whose accesses are recorded: cores that begin at once are apart after the first
+CALLS = 2
 
 
 # ---- line rate -----------------------------------------------------------------------------------
@@ -70,19 +77,19 @@ LINES = (LineRate(1), LineRate(4))
 
 @dataclass(frozen=True)
 class OpRate:
-    """One entry of an op on a core, for full packets, with its code fetched before.
+    """One entry of an op on all cores, for full packets, with its code fetched before.
 
     Attributes:
         op, preset: of the image.
         element: format of a worker's elements.
         accumulator: what is kept of each, as text.
-        machine: whose core ran it.
+        machine: whose cores ran it.
         entry: its name.
         payloads: that a call takes.
         count: elements of each.
         payload: bytes of each.
-        cycles: of a call.
-        terms: what they were spent on; their sum is ``cycles``.
+        terms: what the cycles of a call were spent on; those of conflicts are the mean of the
+            cores of a cluster.
         instructions: retired in a call.
         scalar_bytes, vector_bytes: that a call loads and stores.
 
@@ -99,27 +106,33 @@ class OpRate:
     payloads: int
     count: int
     payload: int
-    cycles: int
-    terms: dict[str, int]
+    terms: dict[str, float]
     instructions: int
     scalar_bytes: int
     vector_bytes: int
 
     def __post_init__(self) -> None:
-        """Hold the cycles against what a core can issue, load and store."""
-        timing = self.machine.timing
-        vector = timing.word // 8
-        for what, amount, width in (
-            ("instructions", self.instructions, 1),
-            ("bytes of scalar loads and stores", self.scalar_bytes, timing.port),
-            ("bytes of vector loads and stores", self.vector_bytes, vector),
-            ("bytes of payload", self.payload * self.payloads, timing.port + vector),
+        """Hold the cycles against what cores can issue, load and store."""
+        m = self.machine
+        vector = m.timing.word // 8
+        moved = (self.scalar_bytes + self.vector_bytes) * (m.cores // m.clusters)
+        for who, what, amount, width in (
+            ("a core", "instructions", self.instructions, 1),
+            ("a core", "bytes of scalar loads and stores", self.scalar_bytes, m.timing.port),
+            ("a core", "bytes of vector loads and stores", self.vector_bytes, vector),
+            ("a core", "bytes of payload", self.payload * self.payloads, m.timing.port + vector),
+            ("a cluster", "bytes of its banks", moved, m.banks * m.bank_bytes),
         ):
             if amount > self.cycles * width:
                 raise TimingError(
-                    f"{self.entry} of {self.op}: {amount} {what} in {self.cycles} cycles: a core "
-                    f"of {self.machine.name} has {width} a cycle: no rate follows from that"
+                    f"{self.entry} of {self.op}: {amount} {what} in {self.cycles:g} cycles: {who} "
+                    f"of {m.name} has {width} a cycle: no rate follows from that"
                 )
+
+    @property
+    def cycles(self) -> float:
+        """Of a call."""
+        return sum(self.terms.values())
 
     @property
     def packet_cycles(self) -> float:
@@ -161,7 +174,7 @@ class OpRate:
 
     def cores_needed(self, line: LineRate) -> int:
         """Cores of this kind that keep up with a line rate."""
-        return math.ceil(line.total / self.core_rate)
+        return math.ceil(line.total / self.core_rate)  # more cores: in more clusters
 
     def record(self, lines: Sequence[LineRate] = LINES) -> dict[str, Any]:
         """For JSON."""
@@ -236,8 +249,7 @@ class OpRates(Tabled):
             [
                 (*cell, f"{row.rate / GIGA:.1f}",
                  *(text for line in self.lines for text in (
-                     f"{_down(row.share(line))}%", f"{_down(row.margin(line)):+}%",
-                     row.cores_needed(line))))
+                     *_percents(row.share(line)), row.cores_needed(line))))
                 for cell, row in zip(cells, self.rows, strict=True)
             ],
             names,
@@ -271,8 +283,8 @@ class OpRates(Tabled):
 
         return Table(
             f"{self._device()}{said}\n"
-            "Gb/s of payload that the cores take in, by VLEN, and the least VLEN that keeps up\n"
-            f"with the line rate, the aggregate ingress of the device: {self._lines()}",
+            "Gb/s of payload that the cores take in, by VLEN, and the least that keeps up with\n"
+            f"the line rate, the device's aggregate ingress: {self._lines()}",
             (*names, *map(str, vlens), *map(str, self.lines)),
             [
                 (*cell, *(f"{rows[v].rate / GIGA:.1f}" if v in rows else "-" for v in vlens),
@@ -318,9 +330,11 @@ def _apart(
     return said, names, [[row[name][0] for name in names] for row in rows]
 
 
-def _down(part: float) -> int:
-    """Percent, never more than there is."""
-    return math.floor(100 * part)
+def _percents(share: float) -> tuple[str, str]:
+    """A share and its margin, never more than there is."""
+    digits = 1 if share < 0.1 else 0
+    percent = math.floor(share * 100 * 10**digits) / 10**digits
+    return f"{percent:.{digits}f}%", f"{percent - 100:+.{digits}f}%"
 
 
 # ---- how they are measured -----------------------------------------------------------------------
@@ -368,34 +382,44 @@ def op_rates(
 
 
 def _rate(nic: Nic, entry: Entry, payload: int) -> OpRate:
-    """A second call of an entry: the first has fetched its code."""
-    image = nic.image
+    """An entry on all cores of a cluster, for packets of ordinary elements."""
+    image, m = nic.image, nic.machine
     element = image.formats.element
     count = payload // element.size
     packets = [ordinary(element.formats[0], count, seed) for seed in range(entry.payloads)]
-    if not entry.fresh:
-        nic.handle("first", packets[:1])
-    for _ in range(2):
-        nic.clear_counters()
-        done = nic.handle(str(entry), packets, count=count)
+    cores = range(m.cores // m.clusters)
+    for core in cores:  # the first call fetches the code
+        if not entry.fresh:
+            nic.handle("first", packets[:1], core=core)
+        done = nic.handle(str(entry), packets, core=core)
     if done.status:
         text = image.status_text(done.status)
         raise OpError(f"{entry} of {image.op} {text} on ordinary numbers")
-    used = nic.counters(0)
+    nic.clear_counters()
+    # an instruction asks memory once, or once for each element
+    rooms = [np.empty(CALLS * (done.instructions + done.elements), ACCESS) for _ in cores]
+    asked: list[list[np.ndarray]] = [[] for _ in range(CALLS)]  # until the end of each call
+    for core, room in zip(cores, rooms, strict=True):
+        nic.cores.record_accesses(room, core)
+        for call in range(CALLS):
+            done = nic.handle(str(entry), packets, core=core)
+            asked[call].append(room[: nic.cores.accesses(core)])
+        nic.cores.record_accesses(None, core)
+    before, after = (sum(waits(each, m)) / len(cores) for each in asked)
     assert done.cycles is not None  # the device counts them
+    used = nic.counters(0)
     return OpRate(
         op=image.op,
         preset=image.preset,
         element=image.element,
         accumulator=image.accumulator,
-        machine=nic.machine,
+        machine=m,
         entry=str(entry),
         payloads=entry.payloads,
         count=count,
         payload=count * element.size,
-        cycles=done.cycles.total,
-        terms=done.cycles.terms,
+        terms={**done.cycles.terms, "conflicts": after - before},
         instructions=done.instructions,
-        scalar_bytes=used.load_bytes + used.store_bytes,
-        vector_bytes=used.vector_load_bytes + used.vector_store_bytes,
+        scalar_bytes=(used.load_bytes + used.store_bytes) // CALLS,
+        vector_bytes=(used.vector_load_bytes + used.vector_store_bytes) // CALLS,
     )

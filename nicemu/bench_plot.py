@@ -147,10 +147,10 @@ def _roofline(
     xs = [_intensity(row) for row in rows]
     left, right = min(xs) / 1.8, max(xs) * 2.5
     m, timing = rows[0].machine, rows[0].machine.timing
-    ports, adders = {"scalar port": timing.port}, dict[str, int]()
+    ports, sums = {"scalar port": timing.port}, set[int]()
     if timing.word:
         ports["vector memory port"] = timing.word // 8
-        adders = {row.accumulator: timing.word // (8 * _size(row)) for row in rows}
+        sums = {8 * _size(row) for row in rows}
     slanted, top = [], max(1 / row.element_cycles for row in rows)
     for name, width in ports.items():
         start, end = (left, width * left), (right, width * right)
@@ -158,11 +158,12 @@ def _roofline(
         text = _note(axes, f"{name}, {width} bytes a cycle", start, (6, 5),
                      rotation_mode="anchor")  # fmt: skip
         slanted.append((text, (start, end)))
-    for name, a_cycle in adders.items():
+    for bits in sorted(sums):
+        a_cycle = timing.word / bits
         top = max(top, a_cycle)
         axes.axhline(a_cycle, color="black", linewidth=1)
-        _note(axes, f"vector FP unit, {a_cycle} sums of {name} a cycle", (right, a_cycle), (-4, 3),
-              ha="right")  # fmt: skip
+        _note(axes, f"vector FP unit, {a_cycle:g} sums of {bits} bits a cycle", (right, a_cycle),
+              (-4, 3), ha="right")  # fmt: skip
     for size in sorted({row.payload // row.count for row in rows}):
         for line in rates.lines:
             need = line.total / (8 * size) / (m.cores * m.frequency)

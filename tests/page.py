@@ -1,22 +1,29 @@
-"""``python -m tests.page examples``: run the programs of a page of the guide, in one namespace, and
-write what each prints below it.
+"""``python -m tests.page examples``: run the programs and commands of a page of the guide, programs
+in one namespace, and write what each prints below it.
 
-A block of ``text`` right after a block of ``python`` is what that program prints.
+A block of ``text`` right after a block of ``python`` is what that program prints; after one of
+``sh``, what its command, one of nicemu's, prints.
 """
 
 from __future__ import annotations
 
 import io
 import re
+import shlex
 import sys
 from collections.abc import Iterator
 from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
 
-import nicemu
+from click.testing import CliRunner
 
-_PROGRAM = re.compile(r"```python\n(?P<code>.*?)```\n(?:```text\n(?P<shown>.*?)```\n)?", re.S)
+import nicemu
+from nicemu.cli import main as cli
+
+_PROGRAM = re.compile(
+    r"```(?P<kind>python|sh)\n(?P<code>.*?)```\n(?:```text\n(?P<shown>.*?)```\n)?", re.S
+)
 
 
 def path(page: str) -> Path:
@@ -27,10 +34,22 @@ def path(page: str) -> Path:
 def run(text: str, names: dict[str, Any]) -> Iterator[tuple[re.Match[str], str]]:
     """Each program of a page and what it prints; names: its namespace."""
     for found in _PROGRAM.finditer(text):
+        if found["kind"] == "sh":
+            yield found, _command(found["code"])
+            continue
         printed = io.StringIO()
         with redirect_stdout(printed):
             exec(found["code"], names)
         yield found, printed.getvalue()
+
+
+def _command(text: str) -> str:
+    """What a command prints."""
+    program, *arguments = shlex.split(text)
+    assert program == "nicemu", text
+    result = CliRunner().invoke(cli, arguments, catch_exceptions=False)
+    assert result.exit_code == 0, result.stderr
+    return result.stdout
 
 
 def main() -> None:
@@ -41,7 +60,7 @@ def main() -> None:
         def rewritten(found: re.Match[str], printed: Iterator[str] = printed) -> str:
             lines = next(printed)
             shown = f"```text\n{lines}```\n" if lines else ""
-            return f"```python\n{found['code']}```\n{shown}"
+            return f"```{found['kind']}\n{found['code']}```\n{shown}"
 
         path(page).write_text(_PROGRAM.sub(rewritten, text))
 
