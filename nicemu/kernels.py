@@ -38,16 +38,35 @@ def _work(body: Sequence[str]) -> list[str]:
     return [line for line in body if _opcode(line) not in ("insertvalue", "ret")]
 
 
-def _canonical(body: Sequence[str], field: int) -> bool:
-    """Is that field of what a function returns arithmetic's, so that its NaN is canonical?"""
+def _returned(body: Sequence[str], field: int) -> str | None:
+    """The value that a function returns as that field; None: a constant."""
     value = None
     for line in body:
         if found := re.search(rf"insertvalue .*, \w+ (%[\w.]+), {field}$", line):
             value = found[1]
+    return value
+
+
+def _canonical(body: Sequence[str], field: int) -> bool:
+    """Is that field of what a function returns arithmetic's, so that its NaN is canonical?"""
+    value = _returned(body, field)
     for line in body:
         if value and line.startswith(f"{value} = "):
             return _opcode(line) in _ARITHMETIC or bool(_ARITHMETIC_CALLS.search(line))
     return False
+
+
+def _folds(op: ScalarOp, accumulator: Item) -> bool:
+    """May arithmetic that finish or emit ends with be gone where it stands behind lift and merge?
+
+    LLVM drops a conversion and its inverse, and x * 1.0: a NaN passes as it came.  It cannot where
+    merge ends with arithmetic on every float, and nothing that lift gives is a constant.
+    """
+    return any(
+        _returned(op.bodies["lift"], i) is None
+        or (row.kind == "float" and not _canonical(op.bodies["merge"], i))
+        for i, row in enumerate(accumulator.formats)
+    )
 
 
 def _branches(op: ScalarOp) -> bool:
@@ -275,7 +294,8 @@ def _entry(op: ScalarOp, formats: Formats, entry: Entry) -> tuple[str, int | Non
         steps.append("merge")
     if entry.leaving:
         target = getattr(formats, LEAVING[entry.leaving])
-        loop.store(_converted(loop, entry.leaving, total, target), "%out", target)
+        folds = entry.reducing and _folds(op, acc)
+        loop.store(_converted(loop, entry.leaving, total, target, folds), "%out", target)
         steps.append(entry.leaving)
         items.append(target)
     else:
@@ -324,11 +344,13 @@ def _fused(loop: _Loop, total: str, x: str, acc: Format) -> str:
     return loop.let(f"fptrunc float {wide} to bfloat") if narrow else wide
 
 
-def _converted(loop: _Loop, step: str, total: Sequence[str], target: Item) -> list[str]:
-    """emit and finish: the accumulator as it leaves."""
+def _converted(
+    loop: _Loop, step: str, total: Sequence[str], target: Item, folds: bool
+) -> list[str]:
+    """emit and finish: the accumulator as it leaves; folds: their arithmetic may be dropped."""
     values = loop.call(step, _fields(total, loop.accumulator), target, 0)
     for i, row in enumerate(target.formats):
-        if row.kind == "float" and not _canonical(loop.op.bodies[step], i):
+        if row.kind == "float" and (folds or not _canonical(loop.op.bodies[step], i)):
             values[i] = loop.canonical(values[i], row)
     return values
 
