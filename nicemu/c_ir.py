@@ -89,6 +89,14 @@ def _typedef(item: Item, name: str) -> str:
     return f"typedef struct {{ {fields} }} {name}_t;\n"
 
 
+#: what no field of a struct can be called: words of C17, and macros of the prelude
+_RESERVED = {
+    "INFINITY", "NAN", "asm", "auto", "bool", "break", "case", "char", "const", "continue",
+    "default", "do", "double", "else", "enum", "extern", "false", "float", "for", "goto", "if",
+    "inline", "int", "long", "register", "restrict", "return", "short", "signed", "sizeof",
+    "static", "struct", "switch", "true", "typedef", "typeof", "union", "unsigned", "void",
+    "volatile", "while",
+}  # fmt: skip
 _WORDS = {8: "char", 16: "short", 32: "int", 64: "long"}
 _ALWAYS = (
     "".join(
@@ -508,6 +516,9 @@ def compile_source(source: str, file: str, formats: Formats, name: str, lines: b
         OpError: it cannot be compiled for a core; the message says where, why and what to do.
         ImageError: ziglang is not installed.
     """
+    for item in (formats.accumulator, formats.result):
+        if words := [field for field, _ in item.fields if field in _RESERVED]:
+            raise OpError(f"{name}: field {words[0]!r} is a word of C: use another name")
     place = _Place(name, file)
     files = {_FILE: source, "prelude.h": _prelude(formats)}
     module, said = _compiled(files, _FILE, place, ())

@@ -308,7 +308,7 @@ class Communicator:
                 "barrier".
             arrays: one array per rank, all of one shape and dtype, or a 2-D array of rows; for
                 broadcast, the root's array.  They need not be contiguous, and may have any number
-                of elements, 0 too.  To be reduced they are float16, bfloat16 or float32.
+                of elements, 0 too.  To be reduced they are of a format that the op takes.
             op: name of a built-in op, a :class:`nicemu.ReduceOp`, or a kernel image.
             root: of reduce and broadcast.
             out: one array per rank that takes the result, of its shape and dtype, or the rows of

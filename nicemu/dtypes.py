@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from keyword import iskeyword
 from typing import Any, TypeAlias
 
 import ml_dtypes
@@ -154,7 +155,12 @@ class Item:
         if names == [""]:
             return
         if not names or len(set(names)) != len(names) or not all(map(_FIELD.fullmatch, names)):
-            raise ArgumentError(f"fields {names}: use different names of letters, digits and _")
+            raise ArgumentError(
+                f"fields {names}: use one or more different names of letters, digits and _, "
+                "a letter first"
+            )
+        if words := [name for name in names if iskeyword(name)]:
+            raise ArgumentError(f"field {words[0]!r}: is a word of Python: use another name")
         if self.size > MOST_BYTES:
             raise ArgumentError(f"{self}: has {self.size} bytes: use at most {MOST_BYTES}")
 

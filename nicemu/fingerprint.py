@@ -37,7 +37,8 @@ def _function(function: FunctionType, seen: dict[int, int]) -> tuple[Any, ...]:
         if name in function.__globals__
     ]
     where = (Path(code.co_filename).name, code.co_firstlineno)
-    return ("function", where, _code(code), tuple(cells), tuple(used))
+    given = tuple(_value(value, code, seen) for value in function.__defaults__ or ())
+    return ("function", where, _code(code), tuple(cells), tuple(used), given)
 
 
 def _is_set(cell: Any) -> bool:

@@ -32,6 +32,8 @@ __all__ = [
     "ENTRIES",
     "FAN_INS",
     "LEAVING",
+    "NAME",
+    "NAMES",
     "PRESETS",
     "REQUIRED",
     "WHOLE_FAN_INS",
@@ -218,7 +220,9 @@ def preset_formats(element: str | Format, preset: str) -> Formats:
 
 # ---- the image -----------------------------------------------------------------------------------
 MAX_CODE = 1 << 20
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,31}")
+#: of ops and presets
+NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,31}")
+NAMES = "1..32 letters, digits, _ and -, no digit first"
 _MAGIC = b"nicemu-k"
 _LAYOUT = 2
 # magic, layout version, ABI version, file bytes, text bytes, code bytes
@@ -264,10 +268,8 @@ class KernelImage:
             raise ImageError(f"image ABI version {self.abi}: this release runs {ABI_VERSION}")
         for name in ("op", "preset"):
             text = getattr(self, name)
-            if not (isinstance(text, str) and _NAME.fullmatch(text)):
-                raise ImageError(
-                    f"image {name} {text!r}: use 1..32 letters, digits, _ and -, no digit first"
-                )
+            if not (isinstance(text, str) and NAME.fullmatch(text)):
+                raise ImageError(f"image {name} {text!r}: use {NAMES}")
         for name in _TYPES:
             text = getattr(self, name)
             try:

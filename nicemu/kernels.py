@@ -294,7 +294,7 @@ def _entry(op: ScalarOp, formats: Formats, entry: Entry) -> tuple[str, int | Non
         steps.append("merge")
     if entry.leaving:
         target = getattr(formats, LEAVING[entry.leaving])
-        folds = entry.reducing and _folds(op, acc)
+        folds = bool(entry.reducing) and _folds(op, acc)
         loop.store(_converted(loop, entry.leaving, total, target, folds), "%out", target)
         steps.append(entry.leaving)
         items.append(target)

@@ -29,7 +29,7 @@ from nicemu.dtypes import Format, Item, ItemSpec, format_of, item_of
 from nicemu.errors import ArgumentError, ImageError, OpError
 from nicemu.files import refuse
 from nicemu.fingerprint import fingerprint
-from nicemu.image import Formats, KernelImage, preset_formats
+from nicemu.image import NAME, NAMES, Formats, KernelImage, preset_formats
 from nicemu.lines import shown
 
 if TYPE_CHECKING:
@@ -236,6 +236,8 @@ class ReduceOp:
         preset: str = "wide",
     ) -> None:
         """See :func:`reduce_op`; ``source`` is where its functions come from."""
+        if not (isinstance(name, str) and NAME.fullmatch(name)):
+            raise ArgumentError(f"name {name!r} of a reduce op: pass name=, {NAMES}")
         self.name = name
         self.element = None if element is None else _format(element)
         self.preset = preset
@@ -499,7 +501,7 @@ class _Maker:
 
     Args:
         merge: the function, where the decorator is used without arguments.
-        name: of the op; None: the function's.
+        name: of the op; None: the function's, or "lambda".
         element: format of the workers' elements; None: open, an image is made for each.
         accumulator: what is kept: a format, a tuple of them, or a structured dtype; "element"
             stands for the element's format.  None: the preset's.
@@ -558,7 +560,7 @@ class _Maker:
 
         def decorate(function: Callable[..., Any]) -> ReduceOp:
             checked = _checked("merge", function)
-            called = name or checked.__name__
+            called = checked.__name__.strip("<>") if name is None else name
             return ReduceOp(
                 called,
                 _PythonSource(called, {"merge": checked}),

@@ -9,6 +9,8 @@ version.
 
 from __future__ import annotations
 
+import dis
+import inspect
 import math
 import operator
 import re
@@ -54,35 +56,46 @@ from nicemu.dtypes import Item
 from nicemu.errors import OpError
 from nicemu.irmath import defined
 from nicemu.opmath import bits, from_bits
-from nicemu.scalar import CONTEXT, Number, ScalarFunction, computed
+from nicemu.scalar import CONTEXT, Number, ScalarFunction, computed, missing
 
 __all__ = ["compile_function"]
 
 # ---- what ops may call ---------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, eq=False)
-class Call:
-    """A function that ops may call.
+@dataclass(frozen=True, eq=False, repr=False)
+class Callee:
+    """What ops may call.
 
     Attributes:
         python: the callables by which authors name it.
+    """
+
+    python: tuple[Callable[..., Any], ...]
+
+    def __repr__(self) -> str:
+        """For messages of numba's."""
+        return self.python[0].__name__
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Call(Callee):
+    """A function.
+
+    Attributes:
         arity: how many arguments; None: two or more, taken from left to right.
         real: what it is on floats: an LLVM or irmath function, {} standing for f32 or f64.
         whole: the same on integers, {} standing for the width, {u} for s or u; "" turns them into
             floats first.
         test: True: it gives a bool.
+        single: True: it is there for float32 only.
     """
 
-    python: tuple[Callable[..., Any], ...]
     arity: int | None
     real: str
     whole: str = ""
     test: bool = False
-
-    def __repr__(self) -> str:
-        """For messages of numba's."""
-        return self.python[0].__name__
+    single: bool = False
 
 
 CALLS: tuple[Call, ...] = (
@@ -93,11 +106,11 @@ CALLS: tuple[Call, ...] = (
     Call((math.ceil, np.ceil), 1, "llvm.ceil.{}", "nicemu.same.i{}"),
     Call((math.trunc, np.trunc), 1, "llvm.trunc.{}", "nicemu.same.i{}"),
     Call((round, np.rint, np.round), 1, "llvm.roundeven.{}", "nicemu.same.i{}"),
-    Call((math.exp, np.exp), 1, "nicemu.exp.{}"),
-    Call((np.exp2,), 1, "nicemu.exp2.{}"),
-    Call((math.log, np.log), 1, "nicemu.log.{}"),
-    Call((math.log2, np.log2), 1, "nicemu.log2.{}"),
-    Call((math.tanh, np.tanh), 1, "nicemu.tanh.{}"),
+    Call((math.exp, np.exp), 1, "nicemu.exp.{}", single=True),
+    Call((np.exp2,), 1, "nicemu.exp2.{}", single=True),
+    Call((math.log, np.log), 1, "nicemu.log.{}", single=True),
+    Call((math.log2, np.log2), 1, "nicemu.log2.{}", single=True),
+    Call((math.tanh, np.tanh), 1, "nicemu.tanh.{}", single=True),
     Call((math.copysign, np.copysign), 2, "nicemu.copysign.{}"),
     Call((np.sign,), 1, "nicemu.sign.{}", "nicemu.{u}sign.i{}"),
     Call((max,), None, "nicemu.max.{}", "llvm.{u}max.i{}"),
@@ -115,20 +128,18 @@ CALLS: tuple[Call, ...] = (
 )
 
 
-@dataclass(frozen=True, eq=False)
-class Conversion:
+@dataclass(frozen=True, eq=False, repr=False)
+class Conversion(Callee):
     """A type called as a function; ``to`` None: the number that the op computes in."""
 
-    python: tuple[Callable[..., Any], ...]
     to: Any
 
 
-@dataclass(frozen=True, eq=False)
-class Reinterpretation:
+@dataclass(frozen=True, eq=False, repr=False)
+class Reinterpretation(Callee):
     """A float's bits as an unsigned integer; or back: of 32 bits to a float32, of any other integer
     to the float that the op computes in."""
 
-    python: tuple[Callable[..., Any], ...]
     back: bool
 
 
@@ -146,7 +157,7 @@ REINTERPRETATIONS = (
     Reinterpretation((bits,), back=False),
     Reinterpretation((from_bits,), back=True),
 )
-_ROWS: tuple[Call | Conversion | Reinterpretation, ...] = (*CALLS, *CONVERSIONS, *REINTERPRETATIONS)
+_ROWS: tuple[Callee, ...] = (*CALLS, *CONVERSIONS, *REINTERPRETATIONS)
 _KNOWN: dict[Any, Any] = {python: row for row in _ROWS for python in row.python}
 
 
@@ -372,6 +383,17 @@ _WORDS = {
     "typed_getitem": "a subscript",
 }  # fmt: skip
 _REMEDY = "use numbers, tuples, if, for, while, and functions of math and numpy"
+#: what an author may have meant -> what to write
+_INSTEAD = {
+    "numpy.where": "write x if condition else y", "numpy.clip": "write min(max(x, low), high)",
+    "sum": "write a + b", "len": "write the number", "sorted": "use min and max",
+    "enumerate": "write for i in range(n)", "zip": "write for i in range(n)",
+    "pow": "write x ** n", "math.pow": "write x ** n", "divmod": "write // and %",
+    "print": "leave it out, or raise an exception", "open": "leave it out",
+    "isinstance": "leave it out, the op says what types there are",
+    "random.random": "mix ctx.seed and ctx.element, and return the same for the same",
+    "numpy.random.random": "mix ctx.seed and ctx.element, and return the same for the same",
+}  # fmt: skip
 MOST_POWER = 64
 
 
@@ -381,6 +403,55 @@ class _Refused(Exception):
     def __init__(self, text: str, loc: Any) -> None:
         super().__init__(text)
         self.loc = loc
+
+
+#: opcodes -> what the author wrote, and what to write instead; {} is the name that it is about
+_OPCODES = {
+    "STORE_GLOBAL": "it changes {}, which outlasts the call: put it into the accumulator",
+    "DELETE_GLOBAL": "it deletes {}, which outlasts the call: leave it out",
+    "IMPORT_NAME": "it imports {}: import it outside of the function",
+    "LOAD_BUILD_CLASS": "it defines a class: " + _REMEDY,
+    "BEFORE_WITH": "it uses with: leave it out",
+    "PUSH_EXC_INFO": "it uses try: test with if before",
+    "IS_OP": "it uses is, which is of objects: write == or !=",
+    "CONTAINS_OP": "it uses in: write x == y or x == z",
+    "FORMAT_VALUE": "it makes a text of a number: the text of raise is a constant",
+    "FORMAT_SIMPLE": "it makes a text of a number: the text of raise is a constant",
+    "FORMAT_WITH_SPEC": "it makes a text of a number: the text of raise is a constant",
+}
+_INNER = {
+    "<lambda>": "it has a lambda inside: define a function outside",
+    "<listcomp>": "it has a comprehension: write a for loop",
+    "<setcomp>": "it has a comprehension: write a for loop",
+    "<dictcomp>": "it has a comprehension: write a for loop",
+    "<genexpr>": "it has a generator: write a for loop",
+}
+
+
+def _read(function: FunctionType) -> None:
+    """Refuse what numba would take otherwise than Python does, or could not name.
+
+    Raises:
+        _Refused: byte code that ops do not have.
+    """
+    code = function.__code__
+    inner = ""
+    returns = False
+    for step in dis.get_instructions(code):
+        text = _OPCODES.get(step.opname)
+        if step.opname in ("STORE_DEREF", "DELETE_DEREF") and step.argval in code.co_freevars:
+            text = _OPCODES["STORE_GLOBAL"]
+        if step.opname == "MAKE_FUNCTION":
+            text = _INNER.get(inner, f"it defines {inner} inside: define it outside")
+        if text:
+            line = step.positions.lineno if step.positions else None
+            loc = ir.Loc(code.co_filename, line or code.co_firstlineno)
+            raise _Refused(text.format(step.argval), loc)
+        inner = getattr(step.argval, "co_name", inner)
+        returns |= step.opname.startswith("RETURN_")
+    if not returns:
+        loc = ir.Loc(code.co_filename, code.co_firstlineno)
+        raise _Refused("it never returns: end its loop, and return a number", loc)
 
 
 class _Unit:
@@ -409,6 +480,7 @@ class _Unit:
         if function in self._open:
             raise _Refused(f"{function.__name__} calls itself: write a loop", loc)
         if function not in self._helpers:
+            _read(function)
             self._helpers[function] = _Helper(self, function)
         return self._helpers[function]
 
@@ -502,7 +574,7 @@ class _Resolve(FunctionPass):  # type: ignore[misc]
                 operands |= {value.lhs.name, value.rhs.name}
                 others |= {value.rhs.name} if value.fn in (operator.pow, operator.ipow) else set()
             elif isinstance(value, ir.Expr) and value.op == "call":
-                operands |= {arg.name for arg in value.args}
+                operands |= {arg.name for arg in (*value.args, *dict(value.kws).values())}
             elif isinstance(statement, ir.Assign) and isinstance(value, ir.Var):
                 others.add(value.name)
             elif hasattr(statement, "list_vars"):
@@ -535,6 +607,36 @@ class _Resolve(FunctionPass):  # type: ignore[misc]
                 operator.ipow,
             ):
                 statement.value = self._power(value, block, body)
+            elif value.op == "call" and value.vararg is None:
+                callee = self.names.get(value.func.name)
+                callee = callee.py_func if isinstance(callee, Dispatcher) else callee
+                if isinstance(callee, FunctionType) and callee not in _KNOWN:
+                    statement.value = self._bound(callee, value, block, body)
+
+    def _bound(self, callee: FunctionType, call: Any, block: Any, body: list[Any]) -> Any:
+        """The call of a helper with all arguments in order, the defaults too."""
+        takes = inspect.signature(callee)
+        name = callee.__name__
+        if any(x.kind not in (x.POSITIONAL_ONLY, x.POSITIONAL_OR_KEYWORD)
+               for x in takes.parameters.values()):  # fmt: skip
+            text = f"{name}{takes} takes arguments by * or only by name: write them out"
+            raise _Refused(text, call.loc)
+        try:
+            bound = takes.bind(*call.args, **dict(call.kws))
+        except TypeError as error:
+            raise _Refused(f"{name}{takes}: {error}: pass what it takes", call.loc) from None
+        given = dict(bound.arguments)
+        bound.apply_defaults()
+        arguments = []
+        for parameter, value in bound.arguments.items():
+            variable = value
+            if parameter not in given:
+                label = f"$nicemu.d{len(body)}.{parameter}"
+                variable = ir.Var(block.scope, label, call.loc)
+                constant = self._constant(value, True, ir.Const(value, call.loc))
+                body.append(ir.Assign(constant, variable, call.loc))
+            arguments.append(variable)
+        return ir.Expr.call(call.func, arguments, (), call.loc)
 
     def _constant(self, value: object, small: bool, node: Any) -> Any:
         """What stands for a constant, global or closure variable."""
@@ -572,14 +674,14 @@ class _Resolve(FunctionPass):  # type: ignore[misc]
             return node
         kind = type(value).__name__
         shown = f"{name} ({kind})" if name and name != kind else kind
-        raise _Refused(f"it uses {shown}: {_REMEDY}", node.loc)
+        raise _Refused(f"it uses {shown}: {_INSTEAD.get(name, _REMEDY)}", node.loc)
 
     def _power(self, value: Any, block: Any, body: list[Any]) -> Any:
         """x ** n as products, for a whole constant n; always the same ones in the same order."""
         exponent = self.names.get(value.rhs.name)
         if not isinstance(exponent, int) or not 0 <= exponent <= MOST_POWER:
-            text = f"x ** y is for whole constants of 0 to {MOST_POWER}: use math.sqrt, or "
-            raise _Refused(text + "math.exp(y * math.log(x))", value.loc)
+            text = f"x ** y is for whole constants of 0 to {MOST_POWER}: use a product, math.sqrt, "
+            raise _Refused(text + "or math.exp(y * math.log(x))", value.loc)
         loc = value.loc
 
         def product(a: Any, b: Any) -> Any:
@@ -622,6 +724,12 @@ class _Report(FunctionPass):  # type: ignore[misc]
         for block in state.func_ir.blocks.values():
             for statement in block.find_insts(ir.Assign):
                 value = statement.value
+                if isinstance(value, ir.Expr) and value.op == "call":
+                    row = getattr(state.typemap[value.func.name], "typing_key", None)
+                    wide = types.float64 in state.calltypes[value].args
+                    if isinstance(row, Call) and wide and row.single:
+                        name = row.real.format("f64")
+                        raise _Refused(missing(name), value.loc)
                 phi = isinstance(value, ir.Expr) and value.op == "phi"
                 if phi and ir.UNDEFINED in value.incoming_values:
                     name = statement.target.unversioned_name
@@ -670,10 +778,13 @@ _MEANINGS: tuple[tuple[str, str], ...] = (
     (r"NameError: name '(\w+)' is not defined", "there is no {0}: define or import it"),
     (r"Untyped global name '(\w+)'", "it uses {0}, which a core does not have: " + _REMEDY),
     (r"Unknown attribute '(\w+)' of type (.+)", "{1} has no {0}: " + _REMEDY),
+    (r"built-in function getitem>\) found for signature:\s*>>> \w+\((.*Tuple\(.*)\)",
+     "a variable index is into numbers of several types: make them of one"),
+    (r"tuple index out of range", "an index is outside of its tuple: use 0 to its length - 1"),
     (r"built-in function (\w+)>\) found for signature:\s*>>> \w+\((.*)\)",
      "{0} is not defined for {1}: " + _REMEDY),
-    (r"No implementation of function .* found for signature:\s*>>> .*\((.*)\)",
-     "a function is called with {0}: pass what it takes, numbers"),
+    (r"No implementation of function Function\((\w+)\) found for signature:\s*>>> [^(]*\((.*)\)",
+     "{0} is called with {1}: pass what it takes, numbers"),
     (r"Cannot unify (.+) and (.+) for '([\w.]+)'",
      "{2} is {0} on one way and {1} on another: give it one type"),
     (r"[Cc]an't unify return type from the following types: (.+)",
@@ -688,6 +799,7 @@ _MEANINGS: tuple[tuple[str, str], ...] = (
 
 def _explained(error: BaseException) -> str:
     text = re.sub(r"\x1b\[[0-9;]*m", "", str(error))
+    text = re.sub(r"_Context\(int64 x \d+\)", "ctx", text)
     for pattern, meaning in _MEANINGS:
         if found := re.search(pattern, text):
             return meaning.format(*(re.sub(r"\s+", " ", g.strip()) for g in found.groups("")))
@@ -695,8 +807,11 @@ def _explained(error: BaseException) -> str:
     return f"{lines[0] if lines else type(error).__name__}: {_REMEDY}"
 
 
-def _located(function: FunctionType, line: int | None) -> str:
-    return f"{Path(function.__code__.co_filename).name}:{line or function.__code__.co_firstlineno}"
+def _located(function: FunctionType, loc: Any = None) -> str:
+    """File and line, also of a helper in another file; without a place, where the function is."""
+    code = function.__code__
+    file, line = (loc.filename, loc.line) if loc else (code.co_filename, code.co_firstlineno)
+    return f"{Path(file).name}:{line}"
 
 
 # ---- the door ------------------------------------------------------------------------------------
@@ -767,21 +882,23 @@ def compile_function(
     unit = _Unit(_numba_type(_computing(accumulator)), lines)
     with global_compiler_lock:
         try:
+            _read(function)
             done = unit.compile(function, given)
         except _Refused as error:
-            raise OpError(f"{what} ({_located(function, error.loc.line)}): {error}") from None
+            raise OpError(f"{what} ({_located(function, error.loc)}): {error}") from None
         except Exception as error:  # numba's own errors, and what it trips over
-            line = getattr(getattr(error, "loc", None), "line", None)
-            text = f"{what} ({_located(function, line)}): {_explained(error)}"
-            raise OpError(text) from None
+            loc = getattr(error, "loc", None)
+            raise OpError(f"{what} ({_located(function, loc)}): {_explained(error)}") from None
     returned = done.signature.return_type
     parts = list(returned) if isinstance(returned, types.BaseTuple) else [returned]
     numbers = [_number(ty) for ty in parts]
     if None in numbers or not numbers:
-        raise OpError(
-            f"{what} ({_located(function, None)}): it returns {returned}: return a number, or a "
-            "tuple of numbers"
-        )
+        text = f"{returned}: return a number, or a tuple of numbers"
+        if returned == types.none:
+            text = "nothing: return a number, or a tuple of numbers"
+        elif isinstance(returned, types.Optional):
+            text = "nothing on some way: return a number on every one"
+        raise OpError(f"{what} ({_located(function)}): it returns {text}")
     convention = _CallConvention(_contexts()[1])
     return ScalarFunction(
         modules=tuple(map(defined, unit.library.modules)),
@@ -789,7 +906,7 @@ def compile_function(
         out=str(convention.get_return_type(returned).pointee),
         results=tuple(x for x in numbers if x is not None),
         context=context,
-        where=f"{what} ({_located(function, None)})",
+        where=f"{what} ({_located(function)})",
         statuses=unit.statuses.texts(),
         notes=tuple(f"{what}, {note}" for note in unit.notes),
     )

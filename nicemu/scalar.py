@@ -362,7 +362,7 @@ def _check_returned(
     if len(function.results) != len(gives.fields):
         raise OpError(
             f"{function.where}: it returns {_listed(function.results)}, and {what} is {gives}: "
-            f"return {len(gives.fields)} numbers"
+            f"return {'a number' if gives.scalar else f'{len(gives.fields)} numbers'}"
         )
     for number, row in zip(function.results, gives.formats, strict=True):
         wrong = (
