@@ -6,7 +6,8 @@ Owns: what is drawn, and how.  Only this module imports matplotlib (extra ``viz`
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -41,7 +42,7 @@ def picture_format(path: str) -> str:
 
 
 def picture(rates: OpRates, suffix: str) -> bytes:
-    """A file's bytes: a roofline, and curves over what varies, sizes of packets or VLEN.
+    """A file's bytes: a roofline, and rates by size of packets and by VLEN, where they vary.
 
     Args:
         rates: what was measured.
@@ -52,20 +53,18 @@ def picture(rates: OpRates, suffix: str) -> bytes:
     """
     from matplotlib.figure import Figure
 
-    over = _over(rates.rows)
-    figure = Figure(figsize=(13 if over else 7, 5.6), layout="constrained")
-    axes = figure.subplots(1, 2 if over else 1, squeeze=False)[0]
+    over = [what for what in (PAYLOAD, VLEN) if len({what.of(row) for row in rates.rows}) > 1]
+    figure = Figure(figsize=(7 + 5.5 * len(over), 5.8), layout="constrained")
+    axes = figure.subplots(1, 1 + len(over), squeeze=False)[0]
     styles = _styles(rates.rows)
-    largest = max(row.payload for row in rates.rows)
-    slanted = _roofline(
-        axes[0], [row for row in rates.rows if row.payload == largest], rates, styles
-    )
-    if over:
-        _curves(axes[1], over, rates, styles)
+    slanted = _roofline(axes[0], _at_most(rates.rows, PAYLOAD, VLEN), rates, styles)
+    for where, what in zip(axes[1:], over, strict=True):
+        rows = _at_most(rates.rows, *({PAYLOAD, VLEN} - {what}))
+        _curves(where, what, rows, rates, styles)
     m = rates.rows[0].machine
     figure.suptitle(f"{m.name}: {m.cores} cores of {m.frequency / GIGA:g} GHz")
     figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center",
-                  ncols=4 if over else 2, fontsize="small", frameon=False)  # fmt: skip
+                  ncols=2 * len(axes), fontsize="small", frameon=False)  # fmt: skip
     figure.draw_without_rendering()  # angles are known now
     for text, (start, end) in slanted:
         (x0, y0), (x1, y1) = axes[0].transData.transform([start, end])
@@ -75,6 +74,28 @@ def picture(rates: OpRates, suffix: str) -> bytes:
     return file.getvalue()
 
 
+# ---- what varies ---------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class _Axis:
+    """Something that rates are drawn over: its name, in titles, and its value of a row."""
+
+    name: str
+    title: str
+    of: Callable[[OpRate], int]
+
+
+PAYLOAD = _Axis("payload of a packet, bytes", "packets of {:,} bytes", lambda row: row.payload)
+VLEN = _Axis("VLEN, bits", "VLEN {}", lambda row: row.machine.vlen)
+
+
+def _at_most(rows: Sequence[OpRate], *what: _Axis) -> list[OpRate]:
+    """The rows with the largest of something."""
+    for one in what:
+        most = max(map(one.of, rows))
+        rows = [row for row in rows if one.of(row) == most]
+    return list(rows)
+
+
 # ---- which row looks how -------------------------------------------------------------------------
 Key = tuple[str, str, str, str]
 Point = tuple[float, float]
@@ -82,13 +103,6 @@ Point = tuple[float, float]
 
 def _key(row: OpRate) -> Key:
     return row.op, row.element, row.preset, row.entry
-
-
-def _over(rows: Sequence[OpRate]) -> str:
-    """What the curves are over; "": nothing varies."""
-    if len({row.payload for row in rows}) > 1:
-        return "payload"
-    return "VLEN" if len({row.machine.vlen for row in rows}) > 1 else ""
 
 
 def _styles(rows: Sequence[OpRate]) -> dict[Key, dict[str, Any]]:
@@ -103,6 +117,7 @@ def _styles(rows: Sequence[OpRate]) -> dict[Key, dict[str, Any]]:
         styles[_key(row)] = {
             "color": f"C{number % 10}",
             "marker": markers[kind],
+            "zorder": 5,  # above all text
             "markersize": 9 if number % 2 else 6,
             "markerfacecolor": "none" if number % 2 else None,
             "label": f"{row.op} {row.element} {row.preset}, {row.entry}",
@@ -110,14 +125,7 @@ def _styles(rows: Sequence[OpRate]) -> dict[Key, dict[str, Any]]:
     return styles
 
 
-def _series(rows: Sequence[OpRate]) -> dict[Key, list[OpRate]]:
-    series: dict[Key, list[OpRate]] = {}
-    for row in rows:
-        series.setdefault(_key(row), []).append(row)
-    return series
-
-
-# ---- the two pictures ----------------------------------------------------------------------------
+# ---- the pictures --------------------------------------------------------------------------------
 
 
 def _intensity(row: OpRate) -> float:
@@ -135,15 +143,8 @@ def _roofline(
     """
     from matplotlib.ticker import FormatStrFormatter, LogLocator, NullFormatter
 
-    several = len({row.machine.vlen for row in rows}) > 1
-    for key, points in _series(rows).items():
-        points.sort(key=lambda row: row.machine.vlen)
-        xs, ys = [_intensity(row) for row in points], [1 / row.element_cycles for row in points]
-        axes.plot(xs, ys, linewidth=0.8, **styles[key])
-        if several and ys[0] != ys[-1] and styles[key]["markerfacecolor"] is None:
-            for i in (0, -1):
-                _note(axes, f"{points[i].machine.vlen}", (xs[i], ys[i]), (7, -3),
-                      color=styles[key]["color"])  # fmt: skip
+    for row in rows:
+        axes.plot(_intensity(row), 1 / row.element_cycles, linestyle="", **styles[_key(row)])
     xs = [_intensity(row) for row in rows]
     left, right = min(xs) / 1.8, max(xs) * 2.5
     m, timing = rows[0].machine, rows[0].machine.timing
@@ -175,8 +176,9 @@ def _roofline(
         xscale="log", yscale="log", xlim=(left, right), ylim=(None, top * 2),
         xlabel="elements merged for each byte loaded or stored",
         ylabel="elements merged in a cycle by a core",
-        title=f"roofline, packets of {rows[0].payload:,} bytes"
-        + (", at the points: VLEN" if several else ""),
+        title=", ".join(
+            ["roofline", *(what.title.format(what.of(rows[0])) for what in (PAYLOAD, VLEN))]
+        ),
     )  # fmt: skip
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
@@ -193,28 +195,33 @@ def _size(row: OpRate) -> int:
 
 def _note(axes: Any, text: str, at: Point, offset: Point, **how: Any) -> Any:
     return axes.annotate(
-        text, at, xytext=offset, textcoords="offset points", fontsize="small", **how
-    )
+        text, at, xytext=offset, textcoords="offset points", fontsize="small",
+        bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.7, "pad": 0.5}, **how,
+    )  # fmt: skip
 
 
-def _curves(axes: Any, over: str, rates: OpRates, styles: dict[Key, dict[str, Any]]) -> None:
-    """Gb/s of all cores by size of packets, at the widest vectors; or by VLEN."""
-    widest = max(row.machine.vlen for row in rates.rows)
-    rows = [row for row in rates.rows if over == "VLEN" or row.machine.vlen == widest]
-    for key, points in _series(rows).items():
-        points = sorted(points, key=lambda row: (row.payload, row.machine.vlen))
-        xs = [row.machine.vlen if over == "VLEN" else row.payload for row in points]
-        axes.plot(xs, [row.rate / GIGA for row in points], linewidth=1.2, **styles[key])
+def _curves(
+    axes: Any,
+    over: _Axis,
+    rows: Sequence[OpRate],
+    rates: OpRates,
+    styles: dict[Key, dict[str, Any]],
+) -> None:
+    """Gb/s of all cores over what varies."""
+    for key in dict.fromkeys(map(_key, rows)):
+        points = sorted((row for row in rows if _key(row) == key), key=over.of)
+        xs, ys = map(over.of, points), (row.rate / GIGA for row in points)
+        axes.plot(list(xs), list(ys), linewidth=1.2, **styles[key])
     for line in rates.lines:
         axes.axhline(line.total / GIGA, color="tab:red", linestyle="--", linewidth=0.8)
         _note(axes, f"{line} Gb/s", (1, line.total / GIGA), (-4, 3), ha="right", color="tab:red",
               xycoords=("axes fraction", "data"))  # fmt: skip
-    ticks = sorted({row.machine.vlen if over == "VLEN" else row.payload for row in rows})
+    ticks = sorted(set(map(over.of, rows)))
     axes.set_xscale("log", base=2)
     axes.set_xticks(ticks, [f"{tick:,}" for tick in ticks])
+    (other,) = {PAYLOAD, VLEN} - {over}
     axes.set(
-        xlabel="VLEN, bits" if over == "VLEN" else "payload of a packet, bytes",
-        ylabel="Gb/s, all cores", ylim=(0, None),
-        title="payload taken in" + ("" if over == "VLEN" else f", VLEN {widest}"),
+        xlabel=over.name, ylabel="Gb/s, all cores", ylim=(0, None),
+        title=f"payload taken in, {other.title.format(other.of(rows[0]))}",
     )  # fmt: skip
     axes.grid(alpha=0.3, linewidth=0.4)

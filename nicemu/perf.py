@@ -36,10 +36,10 @@ class Perf(Tabled):
 
     @property
     def terms(self) -> dict[str, int]:
-        """What they were spent on; the sum is ``core_cycles``."""
-        return {
-            name: sum(core.terms[name] for core in self.cycles) for name in self.cycles[0].terms
-        }
+        """What they were spent on, without zeros; the sum is ``core_cycles``."""
+        names = self.cycles[0].terms
+        sums = {name: sum(core.terms[name] for core in self.cycles) for name in names}
+        return {name: n for name, n in sums.items() if n}
 
     @property
     def events(self) -> dict[str, int]:

@@ -396,8 +396,14 @@ def test_a_picture(tmp_path: Path) -> None:
         assert bench("op", "--plot", tmp_path / name, *asked).exit_code == 0
         assert (tmp_path / name).read_bytes().startswith(start)
     text = (tmp_path / "a.svg").read_text()
-    for said in ("roofline, packets of 1,024 bytes", "vector FP unit, 8 sums of 32 bits a cycle",
-                 "4x200 Gb/s of 16-bit elements", "sum bfloat16 wide, first4_finish"):  # fmt: skip
+    for said in (
+        "roofline, packets of 1,024 bytes, VLEN 512",
+        "vector FP unit, 8 sums of 32 bits a cycle",
+        "4x200 Gb/s of 16-bit elements",
+        "sum bfloat16 wide, first4_finish",
+        "payload taken in, packets of 1,024 bytes",
+        "payload taken in, VLEN 512",
+    ):
         assert said in text
 
 

@@ -162,7 +162,7 @@ def _show_outcome(outcome: Outcome, perf: Perf | None) -> None:
     )
     if perf is not None:
         if len(perf.cycles) > 1:
-            rows = [[c.total, *c.terms.values()] for c in perf.cycles]
+            rows = [[c.total, *(c.terms[name] for name in perf.terms)] for c in perf.cycles]
             show_cores(["cycles", *perf.terms], rows)
         click.echo(str(perf))
     rate = sum(c.instructions for c in outcome.counters) / max(outcome.seconds, 1e-9) / 1e6
