@@ -265,6 +265,18 @@ def _declare_plain() -> None:
     _declare(_PLAIN, generic, lambda context, builder, sig, args: args[0])
 
 
+def _floor_divided(context: Any, builder: Any, sig: Any, args: Sequence[Any]) -> Any:
+    """a // b of int64; numba's gives 0 for the least number // -1, which is to wrap."""
+    a, b = args
+    zero = a.type(0)
+    rest = builder.srem(a, b)
+    apart = builder.icmp_signed("<", builder.xor(rest, b), zero)
+    down = builder.and_(builder.icmp_signed("!=", rest, zero), apart)
+    return builder.sub(builder.sdiv(a, b), builder.zext(down, a.type))
+
+
+for _verb in (operator.floordiv, operator.ifloordiv):
+    _lowering.lower(_verb, types.int64, types.int64)(_floor_divided)
 for _call in CALLS:
     _declare_call(_call)
 for _conversion in CONVERSIONS:

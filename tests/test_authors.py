@@ -448,6 +448,9 @@ RIGHT: dict[str, Right] = {
     "product of int16 wraps": Right(op_of(lambda a, b: a * b, "int16"), np.multiply),
     "// and % of negatives, by 0 too": Right(
         op_of(lambda a, b: (a // b) * 3 + a % b, "int32"), each(quotients, 32)),
+    "// of the least int64 by -1 wraps": Right(
+        op_of(lambda a, b: (a // b) ^ (a // -1), "int64"),
+        each(lambda a, b: (0 if b == 0 else a // b) ^ -a, 64)),
     "shifts beyond the width": Right(
         op_of(lambda a, b: (a << b) ^ (a >> b), "int32"),
         each(lambda a, b: (a << (b & 63)) ^ (a >> (b & 63)), 32)),
