@@ -241,7 +241,7 @@ class OpRates(Tabled):
         """For people: rates, and what a packet's cycles are spent on."""
         said, names, cells = _apart([_what(row) for row in self.rows])
         rates = Table(
-            f"{self._device()}{said}\n"
+            f"{self.device}{said}\n"
             "Gb/s of payload that the cores take in; line rate, the aggregate ingress of the\n"
             f"device: {self._lines()}; cores: that would keep up with it",
             (*names, "Gb/s",
@@ -282,7 +282,7 @@ class OpRates(Tabled):
             return str(min(enough)) if enough else "none"
 
         return Table(
-            f"{self._device()}{said}\n"
+            f"{self.device}{said}\n"
             "Gb/s of payload that the cores take in, by VLEN, and the least that keeps up with\n"
             f"the line rate, the device's aggregate ingress: {self._lines()}",
             (*names, *map(str, vlens), *map(str, self.lines)),
@@ -294,9 +294,12 @@ class OpRates(Tabled):
             names,
         )  # fmt: skip
 
-    def _device(self) -> str:
+    @property
+    def device(self) -> str:
+        """The machine of the first row, its cores and their frequency."""
         m = self.rows[0].machine
-        return f"{m.name}: {m.cores} cores of {m.frequency / GIGA:g} GHz"
+        cores = f"{m.cores} cores" if m.cores > 1 else "1 core"
+        return f"{m.name}: {cores} of {m.frequency / GIGA:g} GHz"
 
     def _lines(self) -> str:
         return ", ".join(f"{line} = {line.total / GIGA:g} Gb/s" for line in self.lines)

@@ -61,8 +61,7 @@ def picture(rates: OpRates, suffix: str) -> bytes:
     for where, what in zip(axes[1:], over, strict=True):
         rows = _at_most(rates.rows, *({PAYLOAD, VLEN} - {what}))
         _curves(where, what, rows, rates, styles)
-    m = rates.rows[0].machine
-    figure.suptitle(f"{m.name}: {m.cores} cores of {m.frequency / GIGA:g} GHz")
+    figure.suptitle(rates.device)
     figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center",
                   ncols=2 * len(axes), fontsize="small", frameon=False)  # fmt: skip
     figure.draw_without_rendering()  # angles are known now

@@ -349,7 +349,7 @@ def test_bench_op_of_ones_own(tmp_path: Path) -> None:
         "@nicemu.reduce_op(element='float32')\ndef f(a, b):\n    return a + 2 * b\n"
     )
     shown = bench("op", f"{path}:f", "--machine", "spatz")
-    assert "spatz: 1 cores of 1 GHz, f, float32, wide, VLEN 512" in shown.stdout
+    assert "spatz: 1 core of 1 GHz, f, float32, wide, VLEN 512" in shown.stdout
     sat = bench("op", "sat_sum", "--dtype", "int8", "--vlen", 128, "--payload", 64)
     assert "sat_sum, int8, wide, VLEN 128, packets of 64 bytes" in sat.stdout
 
@@ -381,7 +381,7 @@ def test_bench_refuses(tmp_path: Path) -> None:
 def test_the_tables_of_the_guide() -> None:
     """As its commands print them: ``python -m tests.page linerate`` makes the page."""
     printed = [(found["shown"], lines) for found, lines in page.run(LINERATE, {})]
-    assert len(printed) == 4
+    assert len(printed) == 5
     for shown, lines in printed:
         assert lines == shown
 
