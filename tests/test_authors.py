@@ -787,7 +787,7 @@ DEFINED: dict[str, tuple[Callable[[], Any], str]] = {
     "a partial": (lambda: op_of(partial(mixed_by, z=1), "f32"), "is partial: use"),
     "a ufunc": (lambda: op_of(np.maximum, "f32"), "is ufunc: use"),
     "a default": (lambda: op_of(lambda a, b, ctx=3: a, "f32"), r"write merge\(a, b\)"),
-    "an element": (lambda: op_of(clip, "flaot32"), "flaot32 is not supported|write merge"),
+    "an element": (lambda: op_of(forever, "flaot32"), "flaot32 is not supported: use one of"),
     "uint32": (lambda: op_of(forever, "uint32"), "uint32 is not supported: use one of float16"),
     "a preset": (lambda: op_of(forever, "f32", preset="wdie"), "'wdie' is unknown: use one of"),
     "a name with a space": (lambda: op_of(forever, "f32", name="my op"), "'my op' .*pass name="),
