@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from nicemu._nicemu import ffi, lib
+from nicemu.arguments import known, whole
 from nicemu.errors import ArgumentError, Fault, NicemuError
 
 __all__ = [
@@ -64,6 +65,7 @@ SIMD: dict[str, int] = {
 MOST_HARTS = 64
 VLENS = (128, 256, 512, 1024)
 LOG_BYTES = 16 * lib.NICEMU_LOG_LINE  # logged before a run stops
+LAST = 2**64 - 1  # address
 MOST_BYTES = 1 << 62  # of one region or read: more than any host has
 
 # Exception codes of the RISC-V privileged manual, table of mcause values.
@@ -352,8 +354,7 @@ class Cores:
         Raises:
             ArgumentError: an argument is out of range, or the host lacks the SIMD path.
         """
-        if simd not in SIMD:
-            raise ArgumentError(f"simd {simd!r} is unknown: use one of {', '.join(SIMD)}")
+        known("simd", simd, SIMD)
         names = extension_names()
         bits = 0 if extensions is None else 1  # 0 = all; "i" is always there
         for name in extensions or ():
@@ -430,6 +431,7 @@ class Cores:
         Raises:
             ArgumentError: not mapped for that hart, all of it in one region.
         """
+        size, address = whole("size", size, 0, MOST_BYTES), whole("address", address, 0, LAST)
         what = f"read of {size} bytes at {address:#x}"
         if not 0 <= size <= self._mapped:
             raise ArgumentError(f"{what}: {_WORDS[lib.NICEMU_EFAULT]}")
@@ -450,7 +452,12 @@ class Cores:
         Raises:
             ArgumentError: not mapped for that hart, all of it in one region.
         """
-        raw = data.tobytes() if isinstance(data, np.ndarray) else memoryview(data).tobytes()
+        address = whole("address", address, 0, LAST)
+        try:
+            raw = data.tobytes() if isinstance(data, np.ndarray) else memoryview(data).tobytes()
+        except TypeError:
+            kind = type(data).__name__
+            raise ArgumentError(f"data is of type {kind}: pass bytes or an array") from None
         what = f"write of {len(raw)} bytes at {address:#x}"
         call(what, lib.nicemu_write, self._cores, hart, address, ffi.from_buffer(raw), len(raw))
 

@@ -33,7 +33,7 @@ def scalar_sum(element: str | Format, preset: str | None = None) -> KernelImage:
     """
     if preset not in (None, PRESET):
         raise ArgumentError(f"{SCALAR_SUM}: preset {preset!r}: its code is for {PRESET!r}")
-    row = element if isinstance(element, Format) else format_of(element)
+    row = format_of(element)
     if row.name not in _ACCESS:
         raise ArgumentError(f"{SCALAR_SUM} of {row.name}: use one of {', '.join(_ACCESS)}")
     formats = preset_formats(row, PRESET)

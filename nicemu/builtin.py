@@ -66,13 +66,18 @@ def premul_sum(factor: float | str) -> ReduceOp:
     return merge
 
 
-@cache
-def sat_sum(element: Format) -> ReduceOp:
+def sat_sum(element: str | np.dtype | type | Format) -> ReduceOp:
     """The sum of integers that stays at the ends of their range, at every addition.
 
     Raises:
-        ArgumentError: the element is no integer.
+        ArgumentError: an unknown format, or the element is no integer.
     """
+    return _sat_sum(format_of(element))
+
+
+@cache
+def _sat_sum(element: Format) -> ReduceOp:
+    """One op for the same format."""
     if element.kind not in ("int", "uint"):
         raise ArgumentError(f"sat_sum of {element.name}: use integers")
     low, high = (int(x) for x in (np.iinfo(element.dtype).min, np.iinfo(element.dtype).max))
@@ -196,8 +201,7 @@ def _random(ctx: Any) -> Any:
     return _mixed(_mixed(h, ctx.element), ctx.element >> 32)
 
 
-@cache
-def stochastic_sum(element: Format) -> ReduceOp:
+def stochastic_sum(element: str | np.dtype | type | Format) -> ReduceOp:
     """The sum in the element's own format, rounded up as often as the exact sum lies above.
 
     Each addition is computed in float32 and rounded to one of its two neighbours, with the
@@ -205,8 +209,14 @@ def stochastic_sum(element: Format) -> ReduceOp:
     collective, chunk, device, child and element: the same whatever happens on the way.
 
     Raises:
-        ArgumentError: the element is neither float16 nor bfloat16.
+        ArgumentError: an unknown format, or the element is neither float16 nor bfloat16.
     """
+    return _stochastic_sum(format_of(element))
+
+
+@cache
+def _stochastic_sum(element: Format) -> ReduceOp:
+    """One op for the same format."""
     if element.name not in ("float16", "bfloat16"):
         raise ArgumentError(f"stochastic_sum of {element.name}: use float16 or bfloat16")
     cut = 23 - element.fraction_bits
@@ -266,14 +276,13 @@ def builtin(op: str, element: str | np.dtype | type | Format) -> ReduceOp:
         ArgumentError: unknown op or format, or the op is not for that format.
     """
     name, colon, factor = op.partition(":") if isinstance(op, str) else (op, "", "")
-    if name == "premul_sum":
+    if isinstance(op, str) and name == "premul_sum":
         if not colon:
             raise ArgumentError("op 'premul_sum' has no factor: write it behind, 'premul_sum:0.5'")
         return _premul_sum(factor)
     known("op", op, BUILTINS, f" or {PREMUL_SUM}")
-    if op in _OPS:
-        return _OPS[op]
-    return _FAMILIES[op](element if isinstance(element, Format) else format_of(element))
+    row = format_of(element)
+    return _OPS[op] if op in _OPS else _FAMILIES[op](row)
 
 
 def kernel(

@@ -12,13 +12,13 @@ import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from operator import index
 from threading import Lock, RLock
 from typing import Self, TypeAlias, TypedDict, Unpack
 
 import numpy as np
 
 from nicemu.algorithms import ALGORITHMS, Hosts, Piece, Pieces
+from nicemu.arguments import flag, function, instance, known, whole, wholes
 from nicemu.builtin import kernel
 from nicemu.collective import COLLECTIVES, Arrays, Collective, Out, Result, staged
 from nicemu.counters import FabricCounters
@@ -33,7 +33,7 @@ from nicemu.errors import (
     WorkerLostError,
 )
 from nicemu.exchange import Exchange, RawPartial
-from nicemu.fabric import Fabric, Group, Ticket
+from nicemu.fabric import MAX_RANKS, Fabric, Group, Ticket
 from nicemu.image import Context, KernelImage
 from nicemu.op import ReduceOp
 from nicemu.order import devices, leaves
@@ -42,6 +42,7 @@ from nicemu.partials import Partial, Share, gather
 __all__ = ["Communicator", "Handle"]
 
 IN_NETWORK = "in-network"
+_ALGORITHMS = ("auto", IN_NETWORK, *ALGORITHMS)
 
 Told: TypeAlias = Callable[[Partial], None] | None
 
@@ -120,6 +121,7 @@ class Handle:
         Raises:
             NicemuError: it ended without a result; the same again when called again.
         """
+        function("on_partial", on_partial)
         for found in self:
             if on_partial is not None:
                 on_partial(found)
@@ -222,8 +224,13 @@ class Communicator:
             ArgumentError: an argument is out of range.
             CapacityError: a device has no room for these ranks.
         """
-        self.fabric = fabric if isinstance(fabric, Fabric) else Fabric(fabric)
-        self._workers = range(self.fabric.ranks) if ranks is None else tuple(ranks)
+        known("algorithm", algorithm, _ALGORITHMS)  # before slots are taken
+        if isinstance(fabric, Fabric):
+            self.fabric = fabric
+        else:
+            self.fabric = Fabric(whole("fabric", fabric, 1, MAX_RANKS, " workers, or a Fabric"))
+        most = self.fabric.ranks - 1
+        self._workers = range(most + 1) if ranks is None else wholes("ranks", ranks, 0, most)
         self._slots = {"window": window, "job": job}
         self._group = self.fabric.group(self._workers, **self._slots)
         self._lock = Lock()  # of the group, which is another after a failure
@@ -246,6 +253,14 @@ class Communicator:
     def __exit__(self, *_: object) -> None:
         """Close it."""
         self.close()
+
+    def chunk(self, image: KernelImage) -> int:
+        """Elements of a full chunk of that op in the network; ops that read ``chunk`` count these.
+
+        Raises:
+            ArgumentError: it is no image.
+        """
+        return self._group.chunk(instance("image", image, KernelImage, "pass a KernelImage"))
 
     def allreduce(
         self, arrays: Arrays, op: Op = "sum", *, on_partial: Told = None, **options: Unpack[Options]
@@ -284,6 +299,7 @@ class Communicator:
     def _run(
         self, collective: str, arrays: Arrays, op: Op, on_partial: Told, options: Options
     ) -> Result:
+        function("on_partial", on_partial)
         if on_partial is not None:
             options["partials"] = True
         return self.start(collective, arrays, op, **options).wait(on_partial)
@@ -329,12 +345,10 @@ class Communicator:
         begin = time.perf_counter()
         if not self._open:
             raise ArgumentError("the communicator is closed: make another")
-        if collective not in COLLECTIVES:
-            names = ", ".join(COLLECTIVES)
-            raise ArgumentError(f"collective {collective!r} is unknown: use one of {names}")
-        record = COLLECTIVES[collective]
-        if not 0 <= index(root) < self.ranks:
-            raise ArgumentError(f"root {root} is no rank: use 0..{self.ranks - 1}")
+        record = COLLECTIVES[known("collective", collective, COLLECTIVES)]
+        root = whole("root", root, 0, self.ranks - 1)
+        flag("partials", partials)
+        seed = whole("seed", seed, 0, 2**64 - 1)
         chosen = self._algorithm if algorithm is None else self._checked_algorithm(algorithm)
         run = self._in_network if chosen == IN_NETWORK else partial(self._at_hosts, chosen)
         given = record.given(arrays, self.ranks, root)
@@ -347,7 +361,7 @@ class Communicator:
         values = record.targets(out, shape, dtype, self.ranks, root)
         inputs = [np.ascontiguousarray(x).reshape(-1) for x in given]
         outputs = staged(inputs, gives, values, takes)
-        context = Context(seq=self._seq & 0xFFFFFFFF, group=self.ranks, seed=index(seed))
+        context = Context(seq=self._seq & 0xFFFFFFFF, group=self.ranks, seed=seed)
         call = _Call(record, image, inputs, outputs, gives, takes, context, partials)
         self._seq += 1
         return Handle(partial(_finished, call, chosen, run(call), values, begin))
@@ -355,11 +369,7 @@ class Communicator:
     # ---- arguments -------------------------------------------------------------------------------
 
     def _checked_algorithm(self, algorithm: str) -> str:
-        known = ("auto", IN_NETWORK, *ALGORITHMS)
-        if algorithm not in known:
-            raise ArgumentError(
-                f"algorithm {algorithm!r} is unknown: use one of {', '.join(known)}"
-            )
+        known("algorithm", algorithm, _ALGORITHMS)
         if algorithm != "auto":
             return algorithm
         return IN_NETWORK if len(self._group.names) > 1 else "ring"
@@ -560,6 +570,7 @@ def _image(op: Op, preset: str | None, dtype: np.dtype) -> KernelImage:
         return kernel(op, dtype, preset)
     if isinstance(op, ReduceOp):
         return op.image(dtype, preset)
+    instance("op", op, KernelImage, "name one, or pass a ReduceOp or a KernelImage")
     if item_of(op.element).dtype != dtype:
         raise ArgumentError(f"arrays of {dtype}: the image of {op.op} takes {op.element}")
     return op

@@ -108,12 +108,14 @@ FORMATS: tuple[Format, ...] = (
 )  # fmt: skip
 
 
-def format_of(name: str | np.dtype | type, among: tuple[Format, ...] = FORMATS) -> Format:
-    """The row of a name, alias or numpy dtype.
+def format_of(name: str | np.dtype | type | Format, among: tuple[Format, ...] = FORMATS) -> Format:
+    """The row of a name, alias or numpy dtype; of a row, itself.
 
     Raises:
         ArgumentError: there is no such row.
     """
+    if isinstance(name, Format):
+        return name
     if isinstance(name, str):
         found = [f for f in among if name in (f.name, f.alias)]
     else:
@@ -123,7 +125,8 @@ def format_of(name: str | np.dtype | type, among: tuple[Format, ...] = FORMATS) 
             found = []
     if not found:
         known = ", ".join(f"{f.name} ({f.alias})" for f in among)
-        raise ArgumentError(f"dtype {name!s} is not supported: use one of {known}")
+        said = " ".join(str(name).split())
+        raise ArgumentError(f"dtype {said} is not supported: use one of {known}")
     return found[0]
 
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, fields
-from operator import index
 from pathlib import Path
 from threading import RLock
 from types import TracebackType
@@ -20,6 +19,7 @@ from typing import Any, Self
 from nicemu import _core
 from nicemu._core import Counters
 from nicemu._nicemu import ffi, lib
+from nicemu.arguments import flag, instance, known, real, whole, wholes
 from nicemu.counters import FabricCounters, LinkCounters, Replay
 from nicemu.errors import (
     ArgumentError,
@@ -123,12 +123,16 @@ class Link:
         self.fabric._schedule(self, at, down=False)
 
     def counters(self, up: bool = True) -> LinkCounters:
-        """What has happened to the frames of one direction, towards the parent or from it."""
-        row = ffi.new("nicemu_link_counters *")
+        """What has happened to the frames of one direction, towards the parent or from it.
+
+        Raises:
+            ArgumentError: ``up`` is neither True nor False.
+        """
+        down, row = not flag("up", up), ffi.new("nicemu_link_counters *")
         with self.fabric._lock:
             what = f"link of {self.child} to {self.parent}"
             fabric = self.fabric._fabric
-            _core.call(what, lib.nicemu_link_counters_get, fabric, self.number, not up, row)
+            _core.call(what, lib.nicemu_link_counters_get, fabric, self.number, down, row)
         return LinkCounters(**{f.name: int(getattr(row, f.name)) for f in fields(LinkCounters)})
 
 
@@ -223,6 +227,7 @@ class Group:
         """Elements of a full chunk of that op; bytes, where payloads are moved."""
         if image is None:
             return self.fabric.mtu
+        instance("image", image, KernelImage, "pass a KernelImage, or None")
         return self.fabric.mtu // image.formats.row_bytes(partials=len(self.names) > 1)
 
     def start(self, exchange: Exchange) -> Ticket:
@@ -233,6 +238,7 @@ class Group:
             CollectiveError: an exchange of this group has failed: open another group.
             ImageError: a device's code memory is full.
         """
+        instance("exchange", exchange, Exchange, "pass an Exchange")
         with self.fabric._lock:
             return self.fabric._start(self, exchange)
 
@@ -256,15 +262,11 @@ class Group:
 
 
 def _picoseconds(seconds: float, what: str, most: float = 1e6) -> int:
-    if not 0 <= seconds <= most:
-        raise ArgumentError(f"{what} {seconds} is out of range: use 0 to {most:g} seconds")
-    return round(seconds * SECOND)
+    return round(real(what, seconds, 0, most, " seconds") * SECOND)
 
 
 def _probability(p: float, what: str) -> int:
-    if not 0 <= p <= 1:
-        raise ArgumentError(f"{what} {p} is no probability: use 0..1")
-    return round(p * ONE)
+    return round(real(what, p, 0, 1) * ONE)
 
 
 def _check_size(tree: Tree, levels: int) -> None:
@@ -356,20 +358,12 @@ class Fabric:
             ArgumentError: an argument is out of range.
             FileFormatError: the capture cannot be written.
         """
-        self.ranks, self.mtu, self.planes = index(ranks), index(mtu), index(planes)
-        if not 1 <= self.ranks <= MAX_RANKS or self.mtu not in MTUS or self.planes not in (1, 2):
-            raise ArgumentError(
-                f"ranks {ranks}, mtu {mtu}, planes {planes}: use 1..{MAX_RANKS} ranks, an MTU of "
-                f"{MTUS.start}..{MTUS.stop - 1}, and 1 or 2 planes"
-            )
-        if not 0 <= index(seed) < 1 << 64 or not 2 <= index(max_resends) < 1 << 32:
-            raise ArgumentError(
-                f"seed {seed}, max_resends {max_resends}: use a seed of 0..2**64-1, and 2 resends "
-                "or more, less than 2**32"
-            )
-        if order not in ("fixed", "arrival"):
-            raise ArgumentError(f"order {order!r} is unknown: use fixed or arrival")
-        self.arrival = order == "arrival"
+        self.ranks = whole("ranks", ranks, 1, MAX_RANKS)
+        self.mtu = whole("mtu", mtu, MTUS.start, MTUS.stop - 1)
+        self.planes = whole("planes", planes, 1, 2)
+        self.arrival = known("order", order, ("fixed", "arrival")) == "arrival"
+        if capture is not None:
+            instance("capture", capture, (str, Path), "name a file")
         self.machine = machine_of(machine)
         self.simd = simd
         self._tree = tree_of(topology, self.ranks)
@@ -394,11 +388,11 @@ class Fabric:
         # there and back, over as many links as there are levels, or one more
         longest = (hop + (link["span"] if reorder else 0)) * 2 * (levels + 1)
         config = {
-            "seed": seed,
+            "seed": whole("seed", seed, 0, 2**64 - 1),
             "planes": self.planes,
             "mtu": self.mtu,
-            "icrc": bool(icrc),
-            "max_resends": max_resends,
+            "icrc": flag("icrc", icrc),
+            "max_resends": whole("max_resends", max_resends, 2, 2**32 - 1),
             "timeout": 4 * longest + SECOND // 10_000,
             "detection": _picoseconds(detection, "detection"),
         }
@@ -475,15 +469,13 @@ class Fabric:
             ArgumentError: no such ranks.
             CapacityError: a device has no room for a single chunk more.
         """
-        chosen = tuple(range(self.ranks)) if ranks is None else tuple(index(r) for r in ranks)
-        if len(set(chosen)) != len(chosen) or not set(chosen) <= set(range(self.ranks)):
+        every = range(self.ranks)
+        chosen = tuple(every) if ranks is None else wholes("ranks", ranks, 0, self.ranks - 1)
+        if len(set(chosen)) != len(chosen):
             raise ArgumentError(f"ranks {list(chosen)}: use different ones of 0..{self.ranks - 1}")
         if not 1 <= len(chosen) <= MAX_WORKERS:
             raise ArgumentError(f"{len(chosen)} ranks: use 1..{MAX_WORKERS} in a group")
-        if not 1 <= index(window) <= MAX_WINDOW or not 0 <= index(job) < 1 << 16:
-            raise ArgumentError(
-                f"window {window}, job {job}: use a window of 1..{MAX_WINDOW}, a job of 0..65535"
-            )
+        window, job = whole("window", window, 1, MAX_WINDOW), whole("job", job, 0, 65535)
         hosts = ffi.new("uint32_t[]", [self._hosts[rank] for rank in chosen])
         granted = ffi.new("uint32_t *", window)
         device = ffi.new("uint32_t *")
@@ -675,6 +667,8 @@ class Fabric:
         Raises:
             ArgumentError: there is none.
         """
+        for node in (child, parent):
+            instance("node", node, str, "name it, such as 'rank0'")
         found = self._links.get((child, parent)) or self._links.get((parent, child))
         if found is None:
             raise ArgumentError(f"there is no link between {child!r} and {parent!r}")
@@ -712,9 +706,10 @@ class Fabric:
         Raises:
             ArgumentError: there is no such node.
         """
+        what = f"frame for {node}"
         with self._lock:
-            what = f"frame for {node}"
             number = self._node(node)
+            frame = bytes(instance("frame", frame, (bytes, bytearray, memoryview), "pass bytes"))
             code = _core.call(
                 what, lib.nicemu_fabric_receive, self._fabric, number, frame, len(frame)
             )
@@ -722,6 +717,7 @@ class Fabric:
         return drops()[code - 1].name if code else "accepted"
 
     def _node(self, name: str) -> int:
+        instance("node", name, str, "name it, such as 'rank0'")
         if name in self.devices:
             return self.devices[name].node
         for rank, node in enumerate(self._hosts):

@@ -209,7 +209,7 @@ def preset_formats(element: str | Format, preset: str) -> Formats:
     Raises:
         ArgumentError: unknown element format or preset.
     """
-    row = element if isinstance(element, Format) else format_of(element)
+    row = format_of(element)
     known("preset", preset, PRESETS)
     wide = format_of("float32") if row.kind == "float" and row.size < 4 else row
     own = item_of(row)

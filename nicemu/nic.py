@@ -24,7 +24,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import wraps
-from operator import index
 from threading import RLock
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
@@ -33,7 +32,7 @@ import numpy as np
 from nicemu import _core
 from nicemu._core import Cores, Counters, Cycles, Stop
 from nicemu._nicemu import ffi, lib
-from nicemu.arguments import known
+from nicemu.arguments import flag, function, instance, known, whole
 from nicemu.banks import waits
 from nicemu.dtypes import Item, item_of
 from nicemu.errors import ArgumentError, FaultError, ImageError, StatusError
@@ -60,6 +59,7 @@ SCRATCHPAD = 0x1000_0000
 ARGUMENTS = 0x3000_0000
 STACK = 0x5000_0000
 PAGE = 4096
+MOST_THREADS = 1 << 16
 RECORD = 1 << 22  # accesses of a core in one reduction
 LINE = 64  # alignment of what lies in a scratchpad slice
 # most input between two calls of a progress callback, or looks at Ctrl-C
@@ -191,6 +191,18 @@ def _array(values: object, what: str) -> np.ndarray:
     return values
 
 
+def _check_image(image: object) -> None:
+    instance("image", image, KernelImage, "pass a nicemu.KernelImage")
+
+
+def _checked_context(context: Context | None) -> Context:
+    """What handlers may know; by default one contributor."""
+    if context is None:
+        return Context()
+    instance("context", context, Context, "pass a nicemu.Context").pack()  # its fields
+    return context
+
+
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
 
@@ -250,14 +262,13 @@ class Nic:
             ArgumentError: an argument is out of range.
         """
         self.machine = machine_of(machine)
-        if threads is not None and index(threads) < 1:
-            raise ArgumentError(f"threads {threads} is out of range: use 1 or more")
-        self.threads = min(index(threads or _host_threads()), self.machine.cores)
+        wanted = _host_threads() if threads is None else whole("threads", threads, 1, MOST_THREADS)
+        self.threads = min(wanted, self.machine.cores)
         m = self.machine
         on = None if m.isa is None else extensions(m.isa, m.vlen)
         self._cores = Cores(m.cores, m.vlen, simd=simd, extensions=on)
-        self._counting = cycles or conflicts
-        self._conflicts = conflicts
+        self._conflicts = flag("conflicts", conflicts)
+        self._counting = flag("cycles", cycles) or self._conflicts
         if self._counting:
             self._cores.start_clock(**asdict(m.timing))
         self._lock = RLock()  # a progress callback may look at the device
@@ -298,8 +309,7 @@ class Nic:
         Raises:
             ArgumentError: it is no image.
         """
-        if not isinstance(image, KernelImage):
-            raise ArgumentError(f"{type(image).__name__} is no image: pass a nicemu.KernelImage")
+        _check_image(image)
         self._check_idle()
         if self._placed:
             self._cores.write(CODE, bytes(self._code_end - CODE))
@@ -322,8 +332,10 @@ class Nic:
             payloads at once.
 
         Raises:
+            ArgumentError: it is no image.
             ImageError: code memory is full.
         """
+        _check_image(image)
         if image.code not in self._placed:
             at = -(-self._code_end // ALIGNMENT) * ALIGNMENT
             end = at + len(image.code)
@@ -396,9 +408,7 @@ class Nic:
             raise ArgumentError("the device is at work: do this after Nic.reduce has returned")
 
     def _checked(self, core: int) -> int:
-        if not 0 <= core < self.machine.cores:
-            raise ArgumentError(f"core {core} does not exist: use 0..{self.machine.cores - 1}")
-        return core
+        return whole("core", core, 0, self.machine.cores - 1)
 
     # ---- one handler call ------------------------------------------------------------------------
 
@@ -429,23 +439,23 @@ class Nic:
         """
         self._check_idle()
         image = self.image
-        if entry not in image.entries:
-            raise ArgumentError(
-                f"entry {entry!r} is not in the image: use {', '.join(image.entries)}"
-            )
+        known("entry", entry, image.entries)
         formats = image.formats
         does = Entry.of(entry)
         wanted = does.payloads
+        instance("payloads", payloads, (Sequence, np.ndarray), "list the arrays")
         if len(payloads) != wanted:
             raise ArgumentError(f"entry {entry!r} with {len(payloads)} payloads: it takes {wanted}")
         if count is None:
-            first = payloads[0] if payloads else accumulator
+            first = payloads[0] if wanted else accumulator
             if first is None:
                 raise ArgumentError("count is not given: pass count, payloads or accumulator")
             count = _array(first, "a payload or accumulator").size
-        scratch, arguments, stack = self._bases(self._checked(core))
+        count = whole("count", count, 0, self.machine.scratchpad)
+        core, context = self._checked(core), _checked_context(context)
+        scratch, arguments, stack = self._bases(core)
         payload = formats.partial if does.partials else formats.element
-        layout = self._layout(index(count), image, wanted, payload)
+        layout = self._layout(count, image, wanted, payload)
         if accumulator is not None:
             self._put(scratch, accumulator, formats.accumulator, count, core)
         pointers = [scratch + layout.payloads + i * layout.room for i in range(wanted)]
@@ -454,7 +464,7 @@ class Nic:
         if does.leaving:
             pointers.append(scratch + layout.destination)
         table = b"".join(p.to_bytes(8, "little") for p in pointers)
-        self._cores.write(arguments, (context or Context()).pack() + table, core)
+        self._cores.write(arguments, context.pack() + table, core)
         before = self._cycles(core)
         stop = self._cores.call(
             self._placed[image.code] + image.entries[entry],
@@ -595,21 +605,19 @@ class Nic:
         image = self.image
         known("leave", leave, LEAVING)
         leaving = getattr(image.formats, LEAVING[leave])
-        inputs = self._inputs(streams, context or Context())
+        function("progress", progress)
+        context = _checked_context(context)
+        inputs = self._inputs(streams, context)
         widest = max(
             image.formats.row_bytes(partials=False),
             leaving.size,
             *(s.values.itemsize for s in inputs),
         )
-        if not widest <= index(payload) <= self.machine.max_payload:
-            raise ArgumentError(
-                f"payload {payload} is out of range: use {widest}..{self.machine.max_payload} bytes"
-            )
+        payload = whole("payload", payload, widest, self.machine.max_payload, " bytes")
         count, chunk = int(inputs[0].values.size), payload // widest
         values = np.empty(count, leaving.dtype) if out is None else out
         self._check_result(values, inputs, leaving)
         raw = values if leaving.scalar else np.empty(count * leaving.size, np.uint8)
-        context = context or Context()
         workers = sum(s.contributors for s in inputs)
         context = replace(context, group=max(context.group, workers))
         job, keep = self._job(inputs, raw, leaving, chunk, list(LEAVING).index(leave), context)
@@ -652,6 +660,7 @@ class Nic:
 
     def _inputs(self, given: Iterable[np.ndarray | Stream], context: Context) -> list[Stream]:
         image = self.image
+        instance("streams", given, Iterable, "list one array per worker")
         streams = [
             s if isinstance(s, Stream) else Stream(_array(s, f"stream {i}"), context.rank + i)
             for i, s in enumerate(given)
@@ -660,6 +669,7 @@ class Nic:
             raise ArgumentError("no streams: pass one array per worker")
         for i, stream in enumerate(streams):
             values = _array(stream.values, f"stream {i}")
+            flag(f"stream {i}: partial", stream.partial)
             item = item_of(image.partial if stream.partial else image.element)
             if (
                 values.ndim != 1
@@ -672,10 +682,7 @@ class Nic:
                     f"takes 1-D arrays of {item} as {what}, all of {streams[0].values.size}"
                 )
             for name in ("rank", "contributors"):
-                if not 0 <= getattr(stream, name) < 1 << 32:
-                    raise ArgumentError(
-                        f"stream {i} has {name} {getattr(stream, name)}: use 0..{2**32 - 1}"
-                    )
+                whole(f"stream {i}: {name}", getattr(stream, name), 0, 2**32 - 1)
         return [replace(s, values=np.ascontiguousarray(s.values)) for s in streams]
 
     def _check_result(self, out: np.ndarray, inputs: list[Stream], leaving: Item) -> None:

@@ -239,7 +239,7 @@ class ReduceOp:
         if not (isinstance(name, str) and NAME.fullmatch(name)):
             raise ArgumentError(f"name {name!r} of a reduce op: pass name=, {NAMES}")
         self.name = name
-        self.element = None if element is None else _format(element)
+        self.element = None if element is None else format_of(element)
         self.preset = preset
         self._source: FunctionSource | _AssemblySource = source
         self._types = {"accumulator": accumulator, "partial": partial, "result": result}
@@ -293,12 +293,12 @@ class ReduceOp:
         Raises:
             ArgumentError: no element is named, another than the op is for, or an unknown preset.
         """
-        row = self.element if element is None else _format(element)
+        row = self.element if element is None else format_of(element)
         if row is None:
             raise ArgumentError(f"op {self.name}: element is open: name it, such as 'bfloat16'")
         if self.element is not None and row != self.element:
             raise ArgumentError(f"op {self.name}: is for {self.element.name}, not {row.name}")
-        if isinstance(self._source, _AssemblySource) and preset not in (None, self.preset):
+        if self._functions is None and preset not in (None, self.preset):
             raise ArgumentError(
                 f"op {self.name}: its assembly is for preset {self.preset!r}, not {preset!r}"
             )
@@ -339,15 +339,21 @@ class ReduceOp:
             self._images[key] = made
         return self._images[key]
 
+    @property
+    def _functions(self) -> FunctionSource | None:
+        """The source, where it is of functions; None of assembly."""
+        return None if isinstance(self._source, _AssemblySource) else self._source
+
     def _on_host(
         self, element: str | np.dtype | type | Format | None, preset: str | None
     ) -> HostKernels | None:
         """The same IR as code of the host; None: there is none of assembly."""
         from nicemu.host import HostKernels
 
-        if isinstance(self._source, _AssemblySource):  # runs_on_host
+        functions = self._functions
+        if functions is None:
             return None
-        return HostKernels(self.name, self._source, self.formats(element, preset))
+        return HostKernels(self.name, functions, self.formats(element, preset))
 
     # ---- what its author wants to know -------------------------------------------------------
 
@@ -396,7 +402,7 @@ class ReduceOp:
     @property
     def runs_on_host(self) -> bool:
         """Whether :meth:`reference` can be asked: False of assembly, which only cores run."""
-        return not isinstance(self._source, _AssemblySource)
+        return self._functions is not None
 
     def check(
         self,
@@ -469,10 +475,6 @@ class ReduceOp:
         from nicemu.cost import cost
 
         return cost(self.image(element, preset), machine, payload)
-
-
-def _format(element: str | np.dtype | type | Format) -> Format:
-    return element if isinstance(element, Format) else format_of(element)
 
 
 def _read(source: str | Path) -> tuple[str, str | None]:

@@ -357,7 +357,7 @@ def test_outputs_that_are_refused_before_any_work(
 @pytest.mark.parametrize(
     ("options", "parts"),
     [
-        (["--mtu", 1], ["mtu 1,"]),
+        (["--mtu", 1], ["mtu 1 is out of range: use 256..4096"]),
         (["--mtu", 1 << 20], ["mtu 1048576"]),
         (["--loss", 1.5], ["loss 1.5"]),
         (["--loss", 1], ["nothing comes from rank0, rank1, rank2"]),

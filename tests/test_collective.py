@@ -779,7 +779,7 @@ def every(stride: int) -> Array:
 
 
 BAD: dict[str, tuple[Callable[[Communicator], object], str]] = {
-    "ranks": (lambda w: Communicator(0), "ranks 0"),
+    "ranks": (lambda w: Communicator(0), "fabric 0"),
     "algorithm": (lambda w: Communicator(2, algorithm="tree"), "algorithm 'tree'"),
     "algorithm of a call": (lambda w: w.allreduce(F, algorithm="x"), "algorithm 'x'"),
     "no algorithm": (lambda w: w.allreduce(F, algorithm=""), "algorithm ''"),
@@ -811,7 +811,7 @@ BAD: dict[str, tuple[Callable[[Communicator], object], str]] = {
     "out dtype": (lambda w: w.allreduce(F, out=[np.zeros(6, np.int16)] * 3), "int16"),
     "out read-only": (lambda w: w.allreduce(F, out=[READ_ONLY] * 3), "not writeable"),
     "out twice": (lambda w: w.allreduce(F, out=[SHARED[i : i + 6] for i in (0, 3, 1)]), "overlap"),
-    "seed": (lambda w: w.allreduce(F, seed=-1), "seed=-1"),
+    "seed": (lambda w: w.allreduce(F, seed=-1), "seed -1"),
 }
 
 

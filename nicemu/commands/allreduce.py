@@ -25,7 +25,6 @@ if TYPE_CHECKING:  # imported where used: help needs neither the core nor a read
     from nicemu.collective import Result
     from nicemu.communicator import Communicator
     from nicemu.dtypes import Format
-    from nicemu.fabric import Fabric
     from nicemu.gradients import Gradients
     from nicemu.image import KernelImage
     from nicemu.numerics import Report
@@ -285,7 +284,7 @@ def _reduce(
             expected = (
                 values[0]
                 if reference == "worker 0"
-                else _expected(op, fmt, image, world.fabric, seq, result, streams)
+                else _expected(op, fmt, image, world, seq, result, streams)
             )
             differences = (_difference(group[0], bits, expected) for bits in values)
             difference = next((d for d in differences if d is not None), None)
@@ -342,7 +341,7 @@ def _expected(
     op: ReduceOp,
     fmt: Format,
     image: KernelImage,
-    fabric: Fabric,
+    world: Communicator,
     seq: int,
     result: Result,
     streams: Sequence[Any],
@@ -359,8 +358,8 @@ def _expected(
         preset=image.preset,
         order=share.order,
         context=Context(seq=seq),
-        chunk=fabric.mtu // image.formats.row_bytes(partials=len(share.names) > 1),
-        devices={path: fabric.devices[name].number for path, name in share.names.items()},
+        chunk=world.chunk(image),
+        devices={path: world.fabric.devices[name].number for path, name in share.names.items()},
     )
     return _bits(values)
 
