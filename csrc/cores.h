@@ -31,6 +31,9 @@ void cores_break_reservations(struct nicemu_cores *cores, u32 writer, u64 addr, 
  * region itself, as before. */
 void cores_show(struct hart *h, u32 covered, const struct region windows[], u32 n);
 
+/* What its clock has counted. */
+u64 hart_cycles(const struct hart *h);
+
 size_t hart_arena_bytes(void);
 size_t hart_step_bytes(void);
 

@@ -202,18 +202,31 @@ static void put_context(const struct work *w, u32 rank, u32 child, u32 merged)
     put64(context + CONTEXT_ELEMENT, get64(e->context + CONTEXT_ELEMENT) + w->piece.element);
 }
 
+static u64 later(u64 a, u64 b)
+{
+    return a > b ? a : b;
+}
+
 /* Run an entry on the lane's core, after what the core is doing. */
 static bool invoke(struct work *w, struct call *call)
 {
     struct device *d = w->device;
     u32 core = w->lane->station.hart->id;
     struct call_end end = {.status = 0};
+    const nicemu_device_config *c = &d->config;
+    const struct hart *h = w->lane->station.hart;
     clear_core(d, w->member, &w->lane->station);
     call->count = w->piece.count;
-    call->budget = d->config.budget;
+    call->budget = c->budget;
+    u64 before = c->cycle_time ? hart_cycles(h) : 0;
     bool good = station_call(&w->lane->station, call, &end);
-    u64 free_at = d->core[core].free_at, start = free_at > w->now ? free_at : w->now;
-    w->kept->ready = start + end.stop.instructions * d->config.instruction_time;
+    u64 took = c->cycle_time ? (hart_cycles(h) - before) * c->cycle_time
+                             : end.stop.instructions * c->instruction_time;
+    u64 given = w->now + c->dispatch, start = later(d->core[core].free_at, given);
+    outlet_until(d->outlet, STAGE_DEVICE, given);
+    outlet_until(d->outlet, STAGE_QUEUE, start);
+    w->kept->ready = start + took;
+    outlet_until(d->outlet, STAGE_CORE, w->kept->ready);
     d->core[core].free_at = w->kept->ready;
     d->counters.calls++;
     if (!good) {
@@ -392,17 +405,24 @@ static void keep_message(struct work *w, u8 kind, u8 type, u8 flags, struct buff
     m->owner = owner;
 }
 
+/* When a kept message can leave the device. */
+static u64 way_out(const struct device *d, const struct kept *k, u64 now)
+{
+    u64 at = later(now, k->ready) + d->config.egress;
+    outlet_until(d->outlet, STAGE_DEVICE, at);
+    return at;
+}
+
 static void send_up(const struct device *d, const struct member *m, struct kept *k, u64 now)
 {
-    d->outlet->send(d->outlet->fabric, m->up, &k->up, now > k->ready ? now : k->ready);
+    d->outlet->send(d->outlet->fabric, m->up, &k->up, way_out(d, k, now));
 }
 
 static void send_down(const struct device *d, const struct member *m, struct kept *k, u32 child,
                       u64 now)
 {
     k->down.packet.child = (u16)child;
-    d->outlet->send(d->outlet->fabric, m->child[child].direction, &k->down,
-                    now > k->ready ? now : k->ready);
+    d->outlet->send(d->outlet->fabric, m->child[child].direction, &k->down, way_out(d, k, now));
 }
 
 static void send_down_all(const struct device *d, const struct member *m, struct kept *k, u64 now)
@@ -567,6 +587,24 @@ static void keep(struct work *w, u32 child, const struct frame *f)
     }
 }
 
+/* A frame is parsed: when. */
+static u64 parsed(const struct device *d, u64 now)
+{
+    outlet_until(d->outlet, STAGE_DEVICE, now + d->config.parse);
+    return now + d->config.parse;
+}
+
+/* ... and its payload is in the scratchpad. */
+static u64 taken_in(struct device *d, u64 bytes, u64 now)
+{
+    enum { FEMTOSECONDS = 1000 };
+    u64 at = parsed(d, now), start = later(d->dma_free, at);
+    outlet_until(d->outlet, STAGE_QUEUE, start);
+    d->dma_free = start + bytes * d->config.dma_byte_time / FEMTOSECONDS;
+    outlet_until(d->outlet, STAGE_DMA, d->dma_free);
+    return d->dma_free;
+}
+
 static enum verdict receive_up(struct device *d, struct member *m, const struct packet *p,
                                const struct frame *f, u64 now)
 {
@@ -596,6 +634,7 @@ static enum verdict receive_up(struct device *d, struct member *m, const struct 
     struct work w = work_of(m, t, now);
     if (!fits(&w, p))
         return DROP_SHAPE;
+    w.now = taken_in(d, f->payload_bytes, now);
     take(&w, p->child);
     keep(&w, p->child, f);
     advance(&w);
@@ -621,7 +660,7 @@ static enum verdict receive_down(struct device *d, struct member *m, const struc
     w.kept->down = (struct message){.packet = *p, .payload = f->payload, .bytes = f->payload_bytes};
     w.kept->down.owner = buffer_hold(f->owner);
     w.version->state = SLOT_RESULT;
-    send_down_all(d, m, w.kept, now);
+    send_down_all(d, m, w.kept, parsed(d, now));
     return ACCEPTED;
 }
 

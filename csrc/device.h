@@ -78,6 +78,7 @@ struct device {
     struct buffers *buffers;
     struct member *member[MAX_GROUPS];
     struct shared_core core[MAX_HARTS];
+    u64 dma_free; /* virtual time from which the DMA engine is idle */
     nicemu_node_counters counters;
 };
 

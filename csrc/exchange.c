@@ -84,7 +84,9 @@ static void finish(struct nicemu_fabric *f, struct group *g, struct exchange *do
     if (!*at)
         g->last = at;
     g->in_flight--;
-    fabric_report(f, &(nicemu_event){.kind = NICEMU_DONE, .group = g->number, .seq = done->seq});
+    nicemu_event event = {.kind = NICEMU_DONE, .group = g->number, .seq = done->seq};
+    memcpy(event.spent, f->outlet.path.spent, sizeof event.spent);
+    fabric_report(f, &event);
     exchange_free(done);
 }
 
@@ -122,6 +124,8 @@ int nicemu_exchange_start(nicemu_fabric *f, uint32_t group, const nicemu_exchang
     *g->last = e;
     g->last = &e->after;
     g->in_flight++;
+    e->started = f->clock.now;
+    f->outlet.path = (struct path){.end = e->started};
     if (!e->chunks)
         finish(f, g, e);
     bool copies = may_change(f);

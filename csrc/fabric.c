@@ -155,6 +155,20 @@ static void corrupt(struct nicemu_fabric *f, struct transit *t, u64 random)
     }
 }
 
+/* A frame's turn on its link, which takes time. */
+static void depart(struct nicemu_fabric *f, struct transit *t)
+{
+    struct link *l = &f->cable[t->direction / 2]->direction[t->direction & 1];
+    struct departure d = link_depart(l, frame_bytes(&t->frame), f->clock.now);
+    u64 arrival = d.end + t->delay;
+    if (f->outlet.timed) {
+        path_until(&t->path, STAGE_QUEUE, d.start);
+        path_until(&t->path, l->config.pcie ? STAGE_PCIE : STAGE_WIRE, d.end);
+        path_until(&t->path, l->config.pcie ? STAGE_PCIE : STAGE_HOP, arrival);
+    }
+    clock_add(&f->clock, arrival, EVENT_FRAME, 0, t);
+}
+
 static void send(void *fabric, u32 direction, struct message *m, u64 at)
 {
     struct nicemu_fabric *f = fabric;
@@ -191,7 +205,15 @@ static void send(void *fabric, u32 direction, struct message *m, u64 at)
         if (fate.corrupt[i])
             corrupt(f, copy, fate.flip[i]);
         f->under_way++;
-        clock_add(&f->clock, at + fate.delay[i], EVENT_FRAME, 0, copy);
+        if (f->outlet.timed)
+            copy->path = f->outlet.path;
+        copy->delay = fate.delay[i];
+        if (!l->config.byte_time)
+            clock_add(&f->clock, at + copy->delay, EVENT_FRAME, 0, copy);
+        else if (at > f->clock.now)
+            clock_add(&f->clock, at, EVENT_DEPART, 0, copy);
+        else
+            depart(f, copy);
     }
 }
 
@@ -223,6 +245,10 @@ static enum verdict receive(struct nicemu_fabric *f, struct node *node, const st
 static void arrive(struct nicemu_fabric *f, struct transit *t)
 {
     struct cable *cable = f->cable[t->direction / 2];
+    if (f->outlet.timed) {
+        f->outlet.path = t->path;
+        path_until(&f->outlet.path, STAGE_HOP, f->clock.now);
+    }
     f->under_way--;
     if (link_arrives(&cable->direction[t->direction & 1], t->downs))
         receive(f, f->node[t->direction & 1 ? cable->child : cable->parent], &t->frame,
@@ -259,6 +285,8 @@ int nicemu_fabric_receive(nicemu_fabric *f, uint32_t node, const uint8_t *bytes,
 
 /* Of a delay or timeout: many of them in a row are far from the end of virtual time. */
 #define LONGEST (1ull << 52)
+/* Of a byte, in femtoseconds; and of the bytes around a frame: times that cannot overflow. */
+#define SLOWEST (1ull << 32)
 
 int nicemu_fabric_open(const nicemu_fabric_config *config, nicemu_fabric **out)
 {
@@ -278,7 +306,8 @@ int nicemu_fabric_open(const nicemu_fabric_config *config, nicemu_fabric **out)
                                 .stored = exchange_stored,
                                 .waits = party_waits,
                                 .emitted = exchange_emitted,
-                                .broke = party_broke};
+                                .broke = party_broke,
+                                .timed = config->timed};
     *out = f;
     return NICEMU_OK;
 }
@@ -313,7 +342,9 @@ int nicemu_fabric_add_host(nicemu_fabric *f)
 int nicemu_fabric_add_device(nicemu_fabric *f, const nicemu_device_config *config)
 {
     if (config->plane >= f->config.planes || config->max_fan_in < 1 ||
-        config->max_fan_in > NICEMU_MAX_FAN_IN)
+        config->max_fan_in > NICEMU_MAX_FAN_IN || config->parse > LONGEST ||
+        config->dispatch > LONGEST || config->egress > LONGEST || config->dma_byte_time > SLOWEST ||
+        config->cycle_time > SLOWEST)
         return NICEMU_EINVAL;
     struct node *node = node_new(f);
     struct device *device = calloc(1, sizeof *device);
@@ -341,7 +372,7 @@ int nicemu_fabric_connect(nicemu_fabric *f, uint32_t child, uint32_t parent,
     if (!child || child > f->nodes || !parent || parent > f->nodes || child == parent ||
         config->loss > most || config->duplicate > most || config->reorder > most ||
         config->corrupt > most || config->delay > LONGEST || config->jitter > LONGEST ||
-        config->span > LONGEST)
+        config->span > LONGEST || config->byte_time > SLOWEST || config->overhead > SLOWEST)
         return NICEMU_EINVAL;
     struct node *low = f->node[child], *high = f->node[parent];
     u32 plane = high->device ? high->device->config.plane : 0;
@@ -412,8 +443,13 @@ void fabric_pump(struct nicemu_fabric *f, struct worker *w)
 /* A worker's timer; its group may be gone. */
 static void tick(struct nicemu_fabric *f, u32 group, struct worker *w)
 {
-    if (!party_of(f, group))
+    const struct party *p = party_of(f, group);
+    if (!p)
         return;
+    if (f->outlet.timed && p->group.first) {
+        f->outlet.path = (struct path){.end = p->group.first->started};
+        path_until(&f->outlet.path, STAGE_TIMER, f->clock.now);
+    }
     u64 next = worker_tick(w, f->clock.now);
     w->timed = next != 0;
     if (next)
@@ -437,6 +473,9 @@ static bool handle(struct nicemu_fabric *f, const struct event *e)
     switch ((enum event_kind)e->kind) {
     case EVENT_FRAME:
         arrive(f, e->what);
+        return true;
+    case EVENT_DEPART:
+        depart(f, e->what);
         return true;
     case EVENT_TIMER:
         tick(f, e->which, e->what);
@@ -492,6 +531,16 @@ int nicemu_fabric_run(nicemu_fabric *f, uint64_t max_events, uint64_t until, nic
     int code = run(f, max_events, until, out);
     stream_end();
     return code;
+}
+
+const char *nicemu_stage_name(uint32_t i)
+{
+    static const char *const names[STAGES] = {
+#define STAGE(id, name) name,
+#include "stage.def"
+#undef STAGE
+    };
+    return i < STAGES ? names[i] : NULL;
 }
 
 /* ---- looking on ------------------------------------------------------------------------- */

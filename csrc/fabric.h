@@ -14,6 +14,8 @@ struct transit {
     struct transit *next; /* while free */
     struct frame frame;
     u32 direction;
+    u64 delay; /* between its last bit's leaving and arriving, where links take time */
+    struct path path; /* the way to here */
     u32 downs; /* of the direction, when it was sent */
     bool corrupted;
 };
@@ -77,6 +79,7 @@ struct nicemu_fabric {
 /* ---- fabric.c --------------------------------------------------------------------------- */
 enum event_kind {
     EVENT_FRAME,
+    EVENT_DEPART,
     EVENT_TIMER,
     EVENT_DOWN,
     EVENT_UP,

@@ -24,6 +24,7 @@ enum {
 struct exchange {
     nicemu_exchange what;
     u32 group, seq; /* numbers */
+    u64 started; /* virtual time */
     u32 chunks;
     u32 left; /* chunks whose result some worker still waits for */
     u32 next[PLANES]; /* even and odd chunks: the next that has no turn yet */

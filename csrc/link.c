@@ -82,6 +82,14 @@ struct fate link_send(struct link *l)
     return f;
 }
 
+struct departure link_depart(struct link *l, u64 bytes, u64 now)
+{
+    enum { FEMTOSECONDS = 1000 };
+    u64 start = l->free_at > now ? l->free_at : now;
+    l->free_at = start + (bytes + l->config.overhead) * l->config.byte_time / FEMTOSECONDS;
+    return (struct departure){start, l->free_at};
+}
+
 bool link_arrives(struct link *l, u32 downs)
 {
     bool whole = downs == l->downs;

@@ -14,6 +14,7 @@ struct link {
     bool clean; /* nothing here ever changes, delays or repeats a frame */
     u64 key; /* of the seed and the direction */
     u64 frames; /* offered so far; the low 24 bits are the next PSN */
+    u64 free_at; /* virtual time at which the last frame is out */
     u32 downs; /* odd: the link is down.  A frame whose number differs at its end was cut off */
     nicemu_link_counters counters;
 };
@@ -29,6 +30,11 @@ struct fate {
 void link_open(struct link *l, const nicemu_link_config *config, u64 seed, u32 direction);
 /* The fate of the next frame; counted. */
 struct fate link_send(struct link *l);
+/* A frame of so many bytes leaves, after those before it: when its first and last bit are out. */
+struct departure {
+    u64 start, end;
+};
+struct departure link_depart(struct link *l, u64 bytes, u64 now);
 /* A copy has reached the end: true when the link did not go down under way; counted. */
 bool link_arrives(struct link *l, u32 downs);
 void link_set_down(struct link *l, bool down);

@@ -345,6 +345,7 @@ typedef struct {
     uint32_t max_resends; /* of one chunk by one worker, before its collective fails */
     uint64_t timeout; /* until a worker's first resend; doubled up to 8 times that */
     uint64_t detection; /* from a link's going down to its ends' seeing that */
+    uint32_t timed; /* 1: what the time of a collective was spent on is noted */
 } nicemu_fabric_config;
 
 /* A device: cores, which must outlive it, and their memory as in nicemu_reduction. */
@@ -357,7 +358,10 @@ typedef struct {
     uint64_t arguments, arguments_stride;
     uint64_t stack_top, stack_stride, stack_bytes;
     uint64_t budget; /* per handler call */
-    uint64_t instruction_time; /* of one retired instruction */
+    uint64_t instruction_time; /* of one retired instruction, where cycle_time is 0 */
+    uint64_t cycle_time; /* of a core's cycle; its clock runs */
+    uint64_t parse, dispatch, egress; /* of a frame that comes in; of a call; of one that leaves */
+    uint64_t dma_byte_time; /* femtoseconds for each byte of a payload, one after the other */
 } nicemu_device_config;
 
 /* One link, both directions alike. */
@@ -366,6 +370,10 @@ typedef struct {
     uint64_t jitter; /* more delay: 0..jitter-1, of every frame */
     uint64_t span; /* of a reordered frame: 1..span more delay */
     uint64_t loss, duplicate, reorder, corrupt; /* probabilities */
+    uint64_t byte_time; /* femtoseconds for each byte of a frame, one frame after the other; 0: none
+                           waits for another */
+    uint64_t overhead; /* bytes that a frame takes beyond its own */
+    uint64_t pcie; /* 1: between a card and a NIC */
 } nicemu_link_config;
 
 /* Of one direction.  sent + duplicated = delivered + lost + cut + under way. */
@@ -435,8 +443,13 @@ typedef struct {
     uint64_t status; /* FAILED by a handler that returned it */
     nicemu_stop stop; /* FAILED by a handler: how it ended */
     uint64_t at; /* virtual time */
+    uint64_t spent[8]; /* DONE: on the longest way to its end, by row of stage.def */
     uint64_t workers[16]; /* FAILED: bit w = worker w is missing, or (where none is) waiting */
 } nicemu_event;
+
+enum { NICEMU_STAGES = 8 };
+/* The name of a row of stage.def; NULL past the last. */
+const char *nicemu_stage_name(uint32_t i);
 
 /* A plane that died and what was done about it, times of virtual time. */
 typedef struct {

@@ -6,6 +6,7 @@
 #include "buffer.h"
 #include "group.h"
 #include "packet.h"
+#include "path.h"
 
 struct device;
 struct worker;
@@ -21,6 +22,8 @@ struct message {
 
 struct outlet {
     void *fabric;
+    bool timed; /* is the way to each event noted? */
+    struct path path; /* the way to what is done now */
     /* Send over a direction of a link, not before virtual time `at`. */
     void (*send)(void *fabric, u32 direction, struct message *m, u64 at);
     /* A worker has stored the result of its turn. */
@@ -34,5 +37,12 @@ struct outlet {
     void (*broke)(void *fabric, struct device *d, struct group *g, struct turn *t, u32 core,
                   const struct call_end *end);
 };
+
+/* What is done now goes on until `at`. */
+static inline void outlet_until(struct outlet *o, enum stage stage, u64 at)
+{
+    if (o->timed)
+        path_until(&o->path, stage, at);
+}
 
 #endif

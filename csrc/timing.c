@@ -233,6 +233,8 @@ static void work_out(struct hart *h, struct block *b, enum way way)
                        .after = score_number(t, &w.score),
                        .vconf = vconf_pair(h->vconf, timing_vconf(h))};
     memcpy(c->terms, w.terms, sizeof c->terms);
+    for (u32 k = 0; k < TERMS; k++)
+        c->cycles += c->terms[k];
     *front = c;
 }
 
@@ -344,6 +346,15 @@ void timing_read(const struct timing *t, nicemu_cycles *out)
             out->terms[k] += t->costs[i].runs * t->costs[i].terms[k];
         out->cycles += out->terms[k];
     }
+}
+
+u64 hart_cycles(const struct hart *h)
+{
+    const struct timing *t = h->timing;
+    u64 sum = passed(t);
+    for (u32 i = 0; i < t->costs_used; i++)
+        sum += t->costs[i].runs * t->costs[i].cycles;
+    return sum;
 }
 
 void timing_clear(struct timing *t)

@@ -23,7 +23,7 @@ struct cost {
     u32 after; /* number of the score in which it ends */
     u64 vconf; /* vconf_pair of its ends, if it has vector instructions */
     u64 runs;
-    u32 terms[TERMS];
+    u32 terms[TERMS], cycles; /* and their sum */
 };
 
 /* Cycles that the operands of an instruction add. */

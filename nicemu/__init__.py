@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     )
     from nicemu.fabric import Fabric
     from nicemu.image import Context, KernelImage
-    from nicemu.machine import MACHINES, Machine
+    from nicemu.machine import MACHINES, Machine, Network
     from nicemu.nic import Nic, ReduceResult, Stream
     from nicemu.op import ReduceOp, reduce_op
     from nicemu.partials import Partial
@@ -60,6 +60,7 @@ _WHERE = {
     "KernelImage": "image",
     "MACHINES": "machine",
     "Machine": "machine",
+    "Network": "machine",
     "Nic": "nic",
     "ReduceResult": "nic",
     "Stream": "nic",
@@ -83,6 +84,7 @@ __all__ = [
     "ImageError",
     "KernelImage",
     "Machine",
+    "Network",
     "Nic",
     "NicemuError",
     "OpError",

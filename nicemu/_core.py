@@ -40,6 +40,7 @@ __all__ = [
     "csrs",
     "extension_names",
     "instructions",
+    "stage_names",
     "stop_of",
     "term_names",
 ]
@@ -277,6 +278,13 @@ ACCESS = np.dtype(
 )
 #: banks that are wanted in a cycle: see nicemu_beat
 BEAT = np.dtype([("cycle", np.uint64), ("banks", np.uint64), ("held", np.uint64)])
+
+
+@cache
+def stage_names() -> tuple[str, ...]:
+    """What the time of a collective is spent on."""
+    names = (lib.nicemu_stage_name(i) for i in range(lib.NICEMU_STAGES))
+    return tuple(ffi.string(name).decode() for name in names)
 
 
 def bank_waits(beats: Sequence[np.ndarray], dma: np.ndarray, hold: int) -> list[int]:

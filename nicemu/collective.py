@@ -209,6 +209,9 @@ class Result(Tabled):
         frames: what the fabric counted from its start to its end, that of other collectives at
             the same time included; None where hosts did it.
         time: virtual seconds from its start to its end; None where hosts did it.
+        spent: what these were spent on, on the longest way to its end, where the fabric is timed:
+            "wire", "PCIe", "hops", "DMA", "core", "queueing", "device", "timers".  Of collectives
+            that overlap, the way may begin in one before.
         seconds: host time from its start to its end.
     """
 
@@ -222,6 +225,7 @@ class Result(Tabled):
     payload_bytes: int
     frames: FabricCounters | None
     time: float | None
+    spent: dict[str, float] | None
     seconds: float
 
     @property

@@ -178,6 +178,7 @@ class _Outcome:
     payload_bytes: int
     frames: FabricCounters | None = None
     time: float | None = None
+    spent: dict[str, float] | None = None
 
 
 #: yields partial sums as they are made
@@ -427,6 +428,7 @@ class Communicator:
             payload_bytes=_crossing(call, group),
             frames=self.fabric.counters() - before,
             time=ticket.time - begin,
+            spent=ticket.spent,
         )
 
     # ---- by the hosts ----------------------------------------------------------------------------
@@ -551,6 +553,7 @@ def _finished(
         payload_bytes=outcome.payload_bytes,
         frames=outcome.frames,
         time=outcome.time,
+        spent=outcome.spent,
         seconds=time.perf_counter() - begin,
     )
 

@@ -29,7 +29,7 @@ from nicemu.errors import (
 )
 from nicemu.exchange import SECOND, Exchange, Job, RawPartial, rows
 from nicemu.image import KernelImage
-from nicemu.machine import Machine
+from nicemu.machine import Machine, Network
 from nicemu.machine import machine as machine_of
 from nicemu.nic import SCRATCHPAD, Nic
 from nicemu.order import Order
@@ -146,6 +146,8 @@ class Ticket:
         error: why it has no result; None when it has one, or has not ended.
         levels: devices that have all their partial sums, in the order in which they had them.
         time: virtual seconds at which it ended.
+        spent: what they were spent on, on the longest way to its end, with a timed fabric; None
+            before that, or without.
     """
 
     def __init__(self, group: Group, exchange: Exchange, seq: int, job: Job) -> None:
@@ -156,6 +158,7 @@ class Ticket:
         self.error: NicemuError | None = None
         self.levels: list[str] = []
         self.time: float | None = None
+        self.spent: dict[str, float] | None = None
         self._group = group
         self._records = job.records
         self._job: Job | None = job  # what the C core points to
@@ -265,6 +268,11 @@ def _picoseconds(seconds: float, what: str, most: float = 1e6) -> int:
     return round(real(what, seconds, 0, most, " seconds") * SECOND)
 
 
+def _byte_time(rate: float) -> int:
+    """Femtoseconds of a byte at so many bit/s."""
+    return round(8e15 / rate)
+
+
 def _probability(p: float, what: str) -> int:
     return round(real(what, p, 0, 1) * ONE)
 
@@ -321,8 +329,10 @@ class Fabric:
         duplicate: float = 0.0,
         reorder: float = 0.0,
         corrupt: float = 0.0,
-        delay: float = DELAY,
+        delay: float | None = None,
         jitter: float = 0.0,
+        time: str | None = None,
+        network: Network | None = None,
         detection: float = 10e-6,
         max_resends: int = MAX_RESENDS,
         icrc: bool = False,
@@ -342,7 +352,13 @@ class Fabric:
             seed: of everything that links do by chance; 0..2**64-1.
             loss, duplicate, reorder, corrupt: probabilities of each frame on each link: to be lost;
                 to arrive twice; to be held back behind later ones; to arrive with a flipped bit.
-            delay, jitter: seconds that a link takes, and most that it takes more; up to 1.
+            delay, jitter: seconds that a link takes, and most that it takes more; up to 1.  None:
+                1 us, or by ``time``.
+            time: None: an instruction takes 1 ns, and nothing but it and the links' delay takes
+                time.  "packet": frames take their time on links, in devices and on cores whose
+                cycles are counted; results say what their time was spent on.  Bits are the same.
+            network: with time="packet", the links; in the topology "cards", those of workers are
+                PCIe.
             detection: seconds from a link's going down to its ends' knowing.
             max_resends: of a chunk by a worker, before its collective ends with an error: 2 or
                 more.
@@ -364,6 +380,13 @@ class Fabric:
         self.arrival = known("order", order, ("fixed", "arrival")) == "arrival"
         if capture is not None:
             instance("capture", capture, (str, Path), "name a file")
+        if time is not None:
+            known("time", time, ("packet",))
+        if network is not None:
+            instance("network", network, Network, "pass a nicemu.Network")
+            if time is None:
+                raise ArgumentError("network without time: pass time='packet' as well")
+        self.network = (network or Network()) if time else None
         self.machine = machine_of(machine)
         self.simd = simd
         self._tree = tree_of(topology, self.ranks)
@@ -375,8 +398,9 @@ class Fabric:
         self._groups: dict[int, Group] = {}
         self._injected = 0
         self._news = ffi.new("nicemu_event *", {"kind": lib.NICEMU_SLICE})  # what happened last
+        own = self.network.delay if self.network else DELAY
         link = {
-            "delay": _picoseconds(delay, "delay", 1.0),
+            "delay": _picoseconds(own if delay is None else delay, "delay", 1.0),
             "jitter": _picoseconds(jitter, "jitter", 1.0),
             "loss": _probability(loss, "loss"),
             "duplicate": _probability(duplicate, "duplicate"),
@@ -387,6 +411,14 @@ class Fabric:
         link["span"] = 4 * hop + 1
         # there and back, over as many links as there are levels, or one more
         longest = (hop + (link["span"] if reorder else 0)) * 2 * (levels + 1)
+        pcie = link
+        if net := self.network:
+            link |= {"byte_time": _byte_time(net.rate), "overhead": net.overhead}
+            pcie = {**link, "byte_time": _byte_time(net.pcie_rate), "overhead": 0, "pcie": 1}
+            pcie["delay"] = _picoseconds(net.pcie_delay, "pcie_delay", 1.0)
+            # ... behind a window of everybody's frames
+            slowest = max(link["byte_time"], pcie["byte_time"]) // 1000
+            longest += 2 * pcie["delay"] + 64 * self.ranks * (levels + 1) * self.mtu * slowest
         config = {
             "seed": whole("seed", seed, 0, 2**64 - 1),
             "planes": self.planes,
@@ -395,6 +427,7 @@ class Fabric:
             "max_resends": whole("max_resends", max_resends, 2, 2**32 - 1),
             "timeout": 4 * longest + SECOND // 10_000,
             "detection": _picoseconds(detection, "detection"),
+            "timed": self.network is not None,
         }
         out = ffi.new("nicemu_fabric **")
         _core.call("fabric", lib.nicemu_fabric_open, ffi.new("nicemu_fabric_config *", config), out)
@@ -408,7 +441,7 @@ class Fabric:
         self._levels = self._tree.devices()
         for plane in range(self.planes):
             self._add_devices(plane)
-            self._connect(plane, link)
+            self._connect(plane, link, pcie if topology == "cards" else link)
         self._capture = Capture(capture) if capture is not None else None
         if self._capture is not None:
             lib.nicemu_fabric_capture(self._fabric, 1)
@@ -418,7 +451,9 @@ class Fabric:
     def _add_devices(self, plane: int) -> None:
         workers = self._tree.workers()
         for number, name in enumerate(self._levels):
-            nic = Nic(self.machine, threads=1, simd=self.simd)
+            m = self.machine
+            nic = Nic(m, threads=1, simd=self.simd, cycles=self.network is not None)
+            cycle = SECOND // m.frequency if self.network else 0
             config = {
                 **nic.description(),
                 "cores": nic.cores.handle,
@@ -429,6 +464,9 @@ class Fabric:
                 "scratch_bytes": self.machine.scratchpad,
                 "stack_bytes": self.machine.stack,
                 "instruction_time": INSTRUCTION,
+                "cycle_time": cycle,
+                **{name: getattr(m, name) * cycle for name in ("parse", "dispatch", "egress")},
+                "dma_byte_time": 1000 * cycle // m.dma_bytes,
             }
             node = _core.call(
                 f"device {name}",
@@ -439,8 +477,9 @@ class Fabric:
             full = _on_plane(name, plane)
             self.devices[full] = Device(full, plane, number, node, workers[name], nic)
 
-    def _connect(self, plane: int, link: dict[str, int]) -> None:
-        config = ffi.new("nicemu_link_config *", link)
+    def _connect(self, plane: int, link: dict[str, int], own: dict[str, int]) -> None:
+        """Links between devices, and ``own`` ones of workers."""
+        configs = [ffi.new("nicemu_link_config *", each) for each in (link, own)]
         for name in self._levels:
             above = _on_plane(name, plane)
             for child in self._tree.children[name]:
@@ -451,7 +490,7 @@ class Fabric:
                     self._fabric,
                     self._hosts[child] if isinstance(child, int) else self.devices[below].node,
                     self.devices[above].node,
-                    config,
+                    configs[isinstance(child, int)],
                 )
                 self._links[below, above] = Link(self, below, above, number)
 
@@ -613,6 +652,11 @@ class Fabric:
             if (name := self._levels[news.record]) not in ticket.levels:
                 ticket.levels.append(name)
         elif news.kind == lib.NICEMU_DONE:
+            if self.network:
+                ticket.spent = {
+                    name: int(ticks) / SECOND
+                    for name, ticks in zip(_core.stage_names(), news.spent, strict=True)
+                }
             self._end(ticket, None)
         elif news.kind == lib.NICEMU_FAILED:
             error = self._failure(ticket, news)

@@ -10,13 +10,13 @@ from dataclasses import dataclass, field, fields, replace
 from nicemu.arguments import known
 from nicemu.errors import ArgumentError
 
-__all__ = ["MACHINES", "Machine", "Timing", "machine"]
+__all__ = ["MACHINES", "Machine", "Network", "Timing", "machine"]
 
 KIB = 1024
 LINE = 64  # alignment of what lies in a scratchpad
 LARGEST = {
     "cores": 64, "max_payload": 1 << 20, "max_fan_in": 8, "budget": (1 << 63) - 1,
-    "clusters": 64, "banks": 64, "bank_bytes": 64,
+    "clusters": 64, "banks": 64, "bank_bytes": 64, "dma_bytes": 4096,
 }  # fmt: skip
 ALL_SCRATCHPADS = 512 * KIB * KIB  # bytes: what the device's address map (nic) has room for
 
@@ -154,6 +154,9 @@ class Machine:
         banks: of the scratchpad of a cluster, 1..64, word-interleaved.
         bank_bytes: width of a bank.
         atomic_hold: cycles for which an atomic keeps its bank beyond its own.
+        parse, dispatch, egress: cycles from a frame's last bit to its DMA, from there to its
+            handler, and from the handler's end to the first bit of what leaves.
+        dma_bytes: that the DMA engine moves in a cycle.
     """
 
     name: str
@@ -171,6 +174,10 @@ class Machine:
     banks: int = 64
     bank_bytes: int = 4
     atomic_hold: int = 1
+    parse: int = 12
+    dispatch: int = 13
+    egress: int = 29
+    dma_bytes: int = 64
 
     def __post_init__(self) -> None:
         """Check the ranges.
@@ -189,8 +196,11 @@ class Machine:
             raise ArgumentError(f"{self.cores} cores in {self.clusters} clusters: use a multiple")
         if self.banks & (self.banks - 1) or self.bank_bytes & (self.bank_bytes - 1):
             raise ArgumentError(f"{self.banks} banks of {self.bank_bytes} bytes: use powers of two")
-        if not 0 <= self.atomic_hold < 4096:
-            raise ArgumentError(f"atomic_hold {self.atomic_hold} is out of range: use 0..4095")
+        for name in ("atomic_hold", "parse", "dispatch", "egress"):
+            if not 0 <= getattr(self, name) < 4096:
+                raise ArgumentError(
+                    f"{name} {getattr(self, name)} is out of range: use 0..4095 cycles"
+                )
         if self.vlen not in (128, 256, 512, 1024):
             raise ArgumentError(f"vlen {self.vlen} is not supported: use 128, 256, 512 or 1024")
         # the accumulator and the destination may be of twice the payload's width
@@ -211,13 +221,54 @@ class Machine:
             )
 
 
+@dataclass(frozen=True)
+class Network:
+    """Links as virtual time sees them.
+
+    Attributes:
+        rate: of a link, in each direction, bit/s.
+        overhead: bytes that a frame takes on a link beyond its own: preamble and delimiter 8, check
+            sequence 4, gap 12 (IEEE 802.3).
+        delay: of a link, seconds: 2 m of cable 10 ns, and 95 ns for each end with its forward error
+            correction.
+        pcie_rate: of a link between a card and the NIC of its node, bit/s of frames: PCIe 5.0 x16
+            has 504 Gbit/s after its 128b/130b code, of which 256 bytes in 282 are data (packets of
+            256 bytes, with 26 around them).
+        pcie_delay: of such a link, seconds: half of what a small read takes there and back, about
+            0.9 us (Neugebauer et al., SIGCOMM 2018, figures 5 and 6).
+    """
+
+    rate: float = 200e9
+    overhead: int = 24
+    delay: float = 200e-9
+    pcie_rate: float = 504e9 * 256 / 282
+    pcie_delay: float = 450e-9
+
+    def __post_init__(self) -> None:
+        """Check the ranges.
+
+        Raises:
+            ArgumentError: a field is outside its range.
+        """
+        for name in ("rate", "pcie_rate"):
+            if not 1e6 <= getattr(self, name) <= 1e14:
+                raise ArgumentError(f"{name} {getattr(self, name)}: use 1e6..1e14 bit/s")
+        for name in ("delay", "pcie_delay"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ArgumentError(f"{name} {getattr(self, name)}: use 0..1 seconds")
+        if not 0 <= self.overhead < 1 << 16:
+            raise ArgumentError(f"overhead {self.overhead} is out of range: use 0..65535 bytes")
+
+
 MACHINES: dict[str, Machine] = {
     m.name: m
     for m in (
         # Eight cores of 1 GHz and VLEN 512: the product's own default; the scalar side as CV32E40P,
         # the vector unit as Spatz.  Scratchpad: 1 MiB for eight cores in 64 banks of 32 bits, as a
         # PsPIN cluster has (its public RTL; an atomic takes a bank for two cycles, amo_shim);
-        # payloads up to the largest MTU of the wire format.
+        # payloads up to the largest MTU of the wire format.  The way of a frame as in PsPIN, whose
+        # paper has 26 ns for 64 bytes to a handler (one beat of its DMA), and whose documentation
+        # has 108 ns at least for a packet of 1024 (16 beats, a handler of 38 ns).
         Machine("card"),
         # The scalar core alone, of RV32 there: compare what means the same on RV64.
         Machine("cv32e40p", cores=1, isa="rv64imfc_zicsr_zifencei_zicntr", timing=CV32E40P),

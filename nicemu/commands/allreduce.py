@@ -99,6 +99,7 @@ class _Reduction:
             "bytes": self.bytes_in,
             "frames": self.frames,
             "virtual_seconds": self.result.time,
+            "spent_seconds": self.result.spent,
             "host_seconds": self.result.seconds,
             "host_gb_per_s": self.gb_per_s,
             "devices": [asdict(d) for d in self.devices],
@@ -167,6 +168,7 @@ def _number(x: float | None) -> float | str | None:
 )  # fmt: skip
 @click.option("--seed", type=int, default=0, show_default=True, help="Of which frames are lost.")
 @click.option("--partials", is_flag=True, help="Show every device's partial sums.")
+@click.option("--time", "timed", is_flag=True, help="Links, devices and cores take their time.")
 @click.option("--pcap", type=click.Path(), help="Write all frames to a capture file.")
 @click.option("-o", "--output", type=click.Path(), help="Result: .safetensors, .npz or .npy.")
 @click.option("--dtype", help="Format of the elements; numpy stores bfloat16 without its name.")
@@ -184,6 +186,7 @@ def allreduce(
     loss: float,
     seed: int,
     partials: bool,
+    timed: bool,
     pcap: str | None,
     output: str | None,
     dtype: str | None,
@@ -215,8 +218,9 @@ def allreduce(
     if pcap is not None:
         spare(chain(*groups), Path(pcap))
     done: list[_Reduction] = []
+    options: dict[str, Any] = {"seed": seed, "loss": loss, "time": "packet" if timed else None}
     with (
-        Fabric(len(groups[0]), topology, mtu=mtu, seed=seed, loss=loss, capture=pcap) as fabric,
+        Fabric(len(groups[0]), topology, mtu=mtu, capture=pcap, **options) as fabric,
         Communicator(fabric, algorithm="in-network") as world,
     ):
         for group in groups:
@@ -437,6 +441,10 @@ def _show(reduction: _Reduction) -> None:
         show_rows(columns, [(*p.row(), f"{p.time:.3g} s") for p in result.partials.values()])
     if r.report is not None:
         _show_levels(r.report)
+    if result.spent is not None and result.time is not None:
+        spent = {name: t for name, t in result.spent.items() if t}
+        click.echo(f"time: {1e6 * result.time:.2f} us, of which, in us:")
+        show_rows(list(spent), [[f"{1e6 * t:.2f}" for t in spent.values()]])
     click.echo(f"cores of {count(len(r.devices), 'device')}:")
     show_cores(
         ["packets", "instructions", "elements"],

@@ -1,0 +1,30 @@
+/* path.h: the longest way to where an event is: what its time was spent on, from the start of the
+ * collective that it goes back to.
+ * Owns: the sum; each station adds its own spans. */
+#ifndef NICEMU_PATH_H
+#define NICEMU_PATH_H
+
+#include "base.h"
+
+#define STAGE(id, name) STAGE_##id,
+enum stage {
+#include "stage.def"
+    STAGES
+};
+#undef STAGE
+
+struct path {
+    u64 end; /* picoseconds of virtual time; the spans add up to it from where the way begins */
+    u64 spent[STAGES];
+};
+
+/* The way goes on until `at`, if it is not there already. */
+static inline void path_until(struct path *p, enum stage stage, u64 at)
+{
+    if (at <= p->end)
+        return;
+    p->spent[stage] += at - p->end;
+    p->end = at;
+}
+
+#endif

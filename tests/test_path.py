@@ -1,0 +1,171 @@
+"""Virtual time where links, devices and cores take theirs: ``Fabric(time="packet")``."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import nicemu
+from nicemu._core import stage_names
+from nicemu.errors import ArgumentError
+from nicemu.machine import MACHINES, Network
+from nicemu.packet import Kind, Packet, build
+from tests import page
+
+CARD = MACHINES["card"]
+CYCLE = 1e-9
+NETWORK = Network()
+
+
+def gradients(ranks: int, count: int) -> list[np.ndarray]:
+    rng = np.random.default_rng(3)
+    return [rng.standard_normal(count).astype(nicemu.bfloat16) for _ in range(ranks)]
+
+
+def allreduce(ranks: int, topology: Any, count: int, **options: Any) -> nicemu.Result:
+    how = {name: options.pop(name) for name in ("preset", "window") if name in options}
+    window = {"window": how.pop("window")} if "window" in how else {}
+    fabric = nicemu.Fabric(ranks, topology, time="packet", **options)
+    world = nicemu.Communicator(fabric, algorithm="in-network", **window)
+    return world.allreduce(gradients(ranks, count), **how)
+
+
+def spent(result: nicemu.Result) -> dict[str, float]:
+    """In nanoseconds; what was nothing is left out."""
+    assert result.spent is not None and result.time is not None
+    assert tuple(result.spent) == stage_names()
+    assert sum(result.spent.values()) == pytest.approx(result.time, abs=1e-15)
+    return {name: 1e9 * seconds for name, seconds in result.spent.items() if seconds}
+
+
+def on_the_wire(payload: int) -> int:
+    """Bytes that a frame takes on a link."""
+    packet = Packet(kind=Kind.UP, group=1, element="bf16", src=2, dst=1, payload=bytes(payload))
+    return len(build(packet)) + NETWORK.overhead
+
+
+def test_one_frame_takes_what_its_parts_take() -> None:
+    """One worker, one chunk: nothing waits, and every part of the way is known."""
+    count = 1000
+    found = spent(allreduce(1, "star", count, mtu=4096))
+    nic = nicemu.Nic("card", cycles=True)
+    nic.load(nicemu.kernel("sum", "bfloat16"))
+    calls = [
+        nic.handle("first", gradients(1, count)),
+        nic.handle("finish", count=count),
+    ]
+    cycles = sum(call.cycles.total for call in calls if call.cycles is not None)
+    assert found == pytest.approx(
+        {
+            "wire": 2 * 8 * on_the_wire(2 * count) / NETWORK.rate * 1e9,
+            "hops": 2 * NETWORK.delay * 1e9,
+            "device": CARD.parse + CARD.dispatch + CARD.egress,
+            "DMA": 2 * count / CARD.dma_bytes,
+            "core": cycles,
+        },
+        abs=0.01,
+    )
+
+
+def test_what_waits_is_queueing() -> None:
+    """Two workers: the second's payload waits for the DMA engine, which moves the first's."""
+    count = 2048
+    found = spent(allreduce(2, "star", count, mtu=4096))
+    assert found["queueing"] == pytest.approx(2 * count / CARD.dma_bytes, abs=0.01)
+
+
+@pytest.mark.parametrize("preset", ["wide", "per-hop", "per-add"])
+@pytest.mark.parametrize("topology", ["star", "cards", "tree(2)"])
+def test_time_changes_no_bit(topology: str, preset: str) -> None:
+    inputs = gradients(7, 5000)
+    worlds = [
+        nicemu.Communicator(nicemu.Fabric(7, topology, time=time), algorithm="in-network")
+        for time in (None, "packet", "packet")
+    ]
+    plain, timed, again = (w.allreduce(inputs, preset=preset, partials=True) for w in worlds)
+    assert plain.spent is None
+    assert (timed.time, timed.spent) == (again.time, again.spent)
+    for name, partial in plain.partials.items():
+        assert partial.values.tobytes() == timed.partials[name].values.tobytes()
+    for a, b in zip(plain.values, timed.values, strict=True):
+        assert a is not None and b is not None and a.tobytes() == b.tobytes()
+    assert ("PCIe" in spent(timed)) == (topology == "cards")
+
+
+def test_no_link_is_faster_than_its_rate() -> None:
+    """At least the time of the busiest link, and near it where cores are not in the way."""
+    count, mtu = 1 << 18, 4096
+    payload = 2 * count
+    chunks = payload // mtu
+    least = chunks * on_the_wire(mtu) * 8 / NETWORK.rate
+    fast = replace(CARD, cores=64, name="fast")
+    result = allreduce(2, "star", count, mtu=mtu, window=256, machine=fast)
+    assert result.time is not None
+    assert least < result.time < 1.2 * least
+    slow = allreduce(
+        2, "star", count, mtu=mtu, window=256, machine=fast, network=replace(NETWORK, rate=50e9)
+    )
+    assert slow.time is not None
+    assert 4 * least < slow.time < 4.4 * least
+
+
+def test_a_larger_window_hides_the_way() -> None:
+    times = [allreduce(16, "cards", 1 << 16, window=window).time for window in (1, 4, 16, 64)]
+    assert times == sorted(times, reverse=True) and times[0] > 4 * times[-1]  # type: ignore[operator]
+
+
+def test_lost_frames_cost_time() -> None:
+    clean = allreduce(4, "star", 20_000)
+    lossy = allreduce(4, "star", 20_000, loss=0.2, seed=5)
+    assert lossy.time is not None and clean.time is not None and lossy.time > clean.time
+    assert spent(lossy)["timers"] > 0 and "timers" not in spent(clean)
+    for a, b in zip(clean.values, lossy.values, strict=True):
+        assert a is not None and b is not None and a.tobytes() == b.tobytes()
+
+
+def test_nothing_is_sent_twice_on_clean_links() -> None:
+    """However long the queues are, no timer runs out."""
+    result = allreduce(64, "cards", 1 << 17, window=64, network=replace(NETWORK, rate=1e9))
+    assert result.frames is not None and result.frames.resent == 0
+
+
+def test_collectives_one_after_another() -> None:
+    fabric = nicemu.Fabric(4, "star", time="packet")
+    world = nicemu.Communicator(fabric, algorithm="in-network")
+    inputs = gradients(4, 3000)
+    first, second = world.allreduce(inputs), world.allreduce(inputs)
+    assert first.time == pytest.approx(second.time)
+    assert spent(first) == pytest.approx(spent(second))
+    empty = world.allreduce(gradients(4, 0))
+    assert empty.time == 0 and not spent(empty)
+
+
+def test_the_guide() -> None:
+    """What its programs print; ``python -m tests.page time`` writes it anew."""
+    shown = [
+        (found["shown"], lines) for found, lines in page.run(page.path("time").read_text(), {})
+    ]
+    assert shown and all(told == lines for told, lines in shown)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"time": "cycles"}, "time 'cycles' is unknown"),
+        ({"network": NETWORK}, "network without time"),
+    ],
+)
+def test_argument_errors(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ArgumentError, match=message):
+        nicemu.Fabric(2, **options)
+
+
+@pytest.mark.parametrize(
+    "change", [{"rate": 0.0}, {"pcie_rate": 1e15}, {"delay": -1.0}, {"overhead": -1}]
+)
+def test_networks_are_checked(change: dict[str, Any]) -> None:
+    with pytest.raises(ArgumentError, match=next(iter(change))):
+        replace(NETWORK, **change)
