@@ -150,6 +150,10 @@ int nicemu_reduce(nicemu_cores *cores, const nicemu_reduction *job, uint64_t har
         struct call_end end = {.stop.reason = NICEMU_STOP_RETURN};
         if (!(running >> core & 1) || reduce_chunk(&stations[core], job, chunk, &end))
             continue;
+        if (job->statuses && end.stop.reason == NICEMU_STOP_RETURN) {
+            job->statuses[chunk] = end.status;
+            continue;
+        }
         running &= ~(1ull << core);
         if (!failed)
             *out = (nicemu_reduction_end){end.stop, end.status, chunk};

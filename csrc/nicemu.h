@@ -271,6 +271,8 @@ typedef struct {
     uint64_t chunk; /* elements per packet */
     const nicemu_input *inputs; /* one per stream */
     void *output;
+    uint64_t *statuses; /* per chunk, zeros: what a handler of it returned, which then ends nothing;
+                           NULL: it ends its core's part */
 } nicemu_reduction;
 
 /* The first chunk that failed. */

@@ -248,22 +248,25 @@ class _Lab:
     def run(self, streams: Sequence[Stream], leave: str = "emit") -> tuple[np.ndarray, np.ndarray]:
         """What a device gives, and where it raises an exception instead."""
         count = streams[0].values.size
-        item = self.formats.partial if leave == "emit" else self.formats.result
         try:
             done = self.nic.reduce(streams, leave=leave, payload=self.payload)
         except StatusError:
-            if count == 1:
-                return np.zeros(1, item.dtype), np.ones(1, bool)
-            halves = [
-                self.run(
-                    [Stream(s.values[part], s.rank, s.contributors, s.partial) for s in streams],
-                    leave,
-                )
-                for part in (slice(None, count // 2), slice(count // 2, None))
-            ]
-            values, raised = zip(*halves, strict=True)
-            return np.concatenate(values), np.concatenate(raised)
+            return self._each(streams, leave)
         return done.values, np.zeros(count, bool)
+
+    def _each(self, streams: Sequence[Stream], leave: str) -> tuple[np.ndarray, np.ndarray]:
+        """The same, each item in a packet of its own."""
+        statuses = np.zeros(streams[0].values.size, np.uint64)
+        item = getattr(self.formats, LEAVING[leave])
+        least = max(
+            self.formats.row_bytes(partials=False), item.size,
+            *(s.values.itemsize for s in streams),
+        )  # fmt: skip
+        values = np.zeros(statuses.size, item.dtype)
+        self.nic.reduce(streams, leave=leave, payload=least, out=values, statuses=statuses)
+        raised = statuses != 0
+        values[raised] = 0
+        return values, raised
 
 
 def _tried(row: Format, seed: int) -> np.ndarray:

@@ -570,6 +570,7 @@ class Nic:
         out: np.ndarray | None = None,
         leave: str = "finish",
         context: Context | None = None,
+        statuses: np.ndarray | None = None,
         progress: Callable[[int], None] | None = None,
     ) -> ReduceResult:
         """Reduce streams into one, element by element, in the order of the list.
@@ -590,6 +591,9 @@ class Nic:
                 stream's first element and are counted on from there, as is ``rank`` over plain
                 arrays; ``chunk`` and ``contributors`` are counted here, ``group`` is at least the
                 number of workers in the streams.
+            statuses: one uint64 for each packet's position, filled with the status that a handler
+                returned there, else 0.  The rest goes on; elements of such a packet are not
+                written.  None: the first status ends the reduction.
             progress: called now and then with the number of elements done so far.
 
         Returns:
@@ -599,7 +603,8 @@ class Nic:
             ArgumentError: no stream, or arrays, ``out`` or payload that do not fit.
             FaultError: a handler trapped or used up its budget (of several: the first chunk).
             ImageError: no image is loaded.
-            StatusError: the op's code raised an exception, or a handler returned a status.
+            StatusError: the op's code raised an exception, or a handler returned a status, and
+                ``statuses`` is None.
         """
         self._check_idle()
         image = self.image
@@ -622,6 +627,8 @@ class Nic:
         context = replace(context, group=max(context.group, workers))
         job, keep = self._job(inputs, raw, leaving, chunk, list(LEAVING).index(leave), context)
         chunks = -(-count // chunk)
+        if statuses is not None:
+            self._take_statuses(job, statuses, chunks)
         before = [(self._cores.work(i), self._cycles(i)) for i in range(self.machine.cores)]
         rooms = self._begin_record()
         batch = max(self.machine.cores, min(BATCH // payload, PACKETS) // len(inputs))
@@ -684,6 +691,20 @@ class Nic:
             for name in ("rank", "contributors"):
                 whole(f"stream {i}: {name}", getattr(stream, name), 0, 2**32 - 1)
         return [replace(s, values=np.ascontiguousarray(s.values)) for s in streams]
+
+    @staticmethod
+    def _take_statuses(job: Any, statuses: np.ndarray, chunks: int) -> None:
+        """Have the core write them."""
+        _array(statuses, "statuses")
+        if statuses.dtype != np.uint64 or statuses.shape != (chunks,):
+            raise ArgumentError(
+                f"statuses has shape {statuses.shape} and dtype {statuses.dtype}: there are "
+                f"({chunks},) packets of each stream, of uint64"
+            )
+        if not (statuses.flags.c_contiguous and statuses.flags.writeable):
+            raise ArgumentError("statuses is not contiguous or not writeable: pass a plain array")
+        statuses.fill(0)
+        job.statuses = ffi.cast("uint64_t *", statuses.ctypes.data)
 
     def _check_result(self, out: np.ndarray, inputs: list[Stream], leaving: Item) -> None:
         _array(out, "out")

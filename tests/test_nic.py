@@ -6,7 +6,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -627,6 +627,35 @@ def test_status() -> None:
         nic.reduce(one * 1)
         with pytest.raises(StatusError, match=f"chunk 0 of made.*{status & M64}"):
             nic.reduce(one * 2)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_statuses_of_every_packet(threads: int) -> None:
+    """Asked for, they end nothing: what raises is left out, the rest is reduced."""
+
+    @nicemu.reduce_op(element="float32")
+    def strict(a: Any, b: Any) -> Any:
+        if b < 0:
+            raise ValueError("negative")
+        return a + b
+
+    nic = device(strict.image(), threads=threads)
+    one = np.arange(1000, dtype=np.float32)
+    two = np.where(one % 7 == 0, -1, 1).astype(np.float32)
+    out = np.full(1000, 99, np.float32)
+    statuses = np.full(1000, 5, np.uint64)
+    nic.reduce([one, two], payload=4, out=out, statuses=statuses)
+    same_bits(statuses, (two < 0).astype(np.uint64))
+    same_bits(out, np.where(two < 0, 99, one + 1).astype(np.float32))
+    short = np.zeros(4, np.uint64)
+    nic.reduce([one, two], payload=1024, statuses=short)
+    assert short.tolist() == [1, 1, 1, 1]
+    for bad, said in (
+        (np.zeros(3, np.uint64), "4,"), (np.zeros(4, np.int64), "uint64"), ([0] * 4, "list"),
+        (np.zeros(8, np.uint64)[::2], "contiguous"),
+    ):  # fmt: skip
+        with pytest.raises(ArgumentError, match=said):
+            nic.reduce([one, two], payload=1024, statuses=bad)  # type: ignore[arg-type]
 
 
 def test_shorter_code_leaves_nothing_behind() -> None:
