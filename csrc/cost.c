@@ -567,6 +567,11 @@ static void configure(struct course *w, const struct op *o)
         w->conf.vl = (u32)w->conf.vt->vlmax;
 }
 
+void cost_fetch(struct course *w, u32 lines)
+{
+    spend(w, TERM_FETCH, lines * w->timing->miss);
+}
+
 void cost_op(struct course *w, const struct op *o, u32 extra)
 {
     const nicemu_timing *m = w->timing;
@@ -641,12 +646,8 @@ void cost_drain(struct course *w)
         spend(w, TERM_VECTOR, later(done + 1, w->now) - w->now);
 }
 
-void cost_end(struct course *w)
-{
-    score_age(&w->score, w->now);
-}
-
-void score_age(struct score *s, u32 cycles)
+/* `cycles` pass. */
+static void score_age(struct score *s, u32 cycles)
 {
     u32 *times = (u32 *)s;
     for (u32 i = 0; i < offsetof(struct score, fpu_rd) / sizeof *times; i++)
@@ -657,4 +658,9 @@ void score_age(struct score *s, u32 cycles)
     }
     if (!s->fpu_write)
         s->memory = 0;
+}
+
+void cost_end(struct course *w)
+{
+    score_age(&w->score, w->now);
 }

@@ -74,6 +74,8 @@ struct course {
 
 void cost_begin(struct course *w, const nicemu_timing *timing, u32 vlenb,
                 const struct score *score);
+/* The next instruction waits for lines of code. */
+void cost_fetch(struct course *w, u32 lines);
 /* `extra`: cycles that its operands add, once it has them. */
 void cost_op(struct course *w, const struct op *o, u32 extra);
 /* The last instruction transferred control: `branch` is a taken branch; `misaligned`: to a 4-byte
@@ -83,8 +85,6 @@ void cost_transfer(struct course *w, bool branch, bool misaligned);
 void cost_drain(struct course *w);
 /* Let score begin at `now`. */
 void cost_end(struct course *w);
-/* `cycles` pass in which nothing is issued. */
-void score_age(struct score *score, u32 cycles);
 
 extern const struct score score_idle;
 

@@ -144,25 +144,34 @@ void timing_forget(struct hart *h)
 
 /* ---- the instruction cache --------------------------------------------------------------- */
 
-/* Cycles for the lines of pc..end-1 that are used for the first time. */
-static u32 fetch(struct timing *t, u64 pc, u64 end)
+/* Where the line is in the table, or the empty place for it. */
+static u64 *find_line(struct timing *t, u64 line)
+{
+    u32 at = (u32)line % LINES;
+    while (t->lines[at] && t->lines[at] != line + 1)
+        at = (at + 1) % LINES;
+    return &t->lines[at];
+}
+
+/* How many lines of pc..end-1 are used for the first time; they are from now on, if `use`. */
+static u32 misses(struct timing *t, u64 pc, u64 end, bool use)
 {
     u32 missed = 0;
     if (!t->machine.line)
         return 0;
     for (u64 line = pc / t->machine.line; line <= (end - 1) / t->machine.line; line++) {
-        u32 at = (u32)line % LINES;
-        while (t->lines[at] && t->lines[at] != line + 1)
-            at = (at + 1) % LINES;
-        if (t->lines[at])
+        if (t->lines_used + 1 == LINES) /* more than any instruction cache holds */
+            break;
+        u64 *place = find_line(t, line);
+        if (*place)
             continue;
-        if (t->lines_used + 1 < LINES) { /* more than any instruction cache holds */
-            t->lines[at] = line + 1;
+        if (use) {
+            *place = line + 1;
             t->lines_used++;
         }
         missed++;
     }
-    return missed * t->machine.miss;
+    return missed;
 }
 
 /* ---- blocks ------------------------------------------------------------------------------ */
@@ -172,18 +181,10 @@ static struct vconf vconf_of(const struct hart *h, u64 vconf)
     return (struct vconf){(u32)(vconf >> 8), &h->vtypes[vconf & 255]};
 }
 
-/* Cycles pass for instructions that were not in the cache. */
-static void pass_fetch(struct hart *h, u64 pc, u64 end)
-{
-    u32 cycles = fetch(h->timing, pc, end);
-    struct score s = h->timing->scores[h->score];
-    score_age(&s, cycles);
-    h->score = score_number(h->timing, &s);
-    h->timing->terms[TERM_FETCH] += cycles;
-}
-
-/* The course of the first n instructions of b, with what their operands add. */
-static void run_course(struct course *w, struct hart *h, const struct block *b, u32 n, enum way way)
+/* The course of the first n instructions of b, with what their operands add; `fetches`: and with
+ * what is not in the instruction cache yet. */
+static void run_course(struct course *w, struct hart *h, const struct block *b, u32 n, enum way way,
+                       bool fetches)
 {
     struct timing *t = h->timing;
     cost_begin(w, &t->machine, h->vlenb, &t->scores[h->score]);
@@ -195,7 +196,11 @@ static void run_course(struct course *w, struct hart *h, const struct block *b, 
         u32 cycles = 0;
         for (; extra < end && extra->op == i; extra++)
             cycles += extra->cycles;
-        cost_op(w, &b->ops[i], cycles);
+        const struct op *o = &b->ops[i];
+        u64 pc = b->pc + o->pcoff;
+        if (fetches)
+            cost_fetch(w, misses(t, pc, pc + o->len, true));
+        cost_op(w, o, cycles);
     }
     t->extras_used = 0;
     if (way != WAY_FALL)
@@ -226,7 +231,7 @@ static void work_out(struct hart *h, struct block *b, enum way way)
     struct timing *t = h->timing;
     struct cost *c = &t->costs[t->costs_used++], **front = &b->cost[way != WAY_FALL];
     struct course w;
-    run_course(&w, h, b, b->n, way);
+    run_course(&w, h, b, b->n, way, false);
     *c = (struct cost){.block = b,
                        .other = *front,
                        .key = h->score | way,
@@ -297,9 +302,10 @@ void timing_block(struct hart *h, struct block *b, enum way way)
     if (!h->timing->record.room && timing_known(h, b, way))
         return;
     bool extra = prepare(h), first = !b->cost[0] && !b->cost[1];
-    if (h->timing->record.room || (extra && !alone(h, b))) {
+    bool cold = first && misses(h->timing, b->pc, b->end_pc, false);
+    if (h->timing->record.room || cold || (extra && !alone(h, b))) {
         struct course w;
-        run_course(&w, h, b, b->n, way);
+        run_course(&w, h, b, b->n, way, first);
         if (h->timing->record.room)
             end_record(h->timing, &w);
         count_course(h, &w);
@@ -311,18 +317,14 @@ void timing_block(struct hart *h, struct block *b, enum way way)
         h->cost->then[way != WAY_FALL] = b->cost[way != WAY_FALL];
         timing_known(h, b, way);
     }
-    if (first)
-        pass_fetch(h, b->pc, b->end_pc);
 }
 
 void timing_part(struct hart *h, const struct block *b, u32 n)
 {
     struct course w;
     prepare(h);
-    run_course(&w, h, b, n, WAY_FALL);
+    run_course(&w, h, b, n, WAY_FALL, true);
     count_course(h, &w);
-    if (n)
-        pass_fetch(h, b->pc, op_next_pc(h, &b->ops[n - 1]));
 }
 
 void timing_drain(struct hart *h)

@@ -196,10 +196,16 @@ def test_rejected_costs() -> None:
 @given(st.integers(0, 1 << 32), st.integers(1, 40))
 @example(11463587, 1)  # what writes the register of an FPU result that is there already
 def test_bits_do_not_change_and_cycles_do_not_depend_on_the_cut(seed: int, turn: int) -> None:
+    for line in (0, 16):  # without and with an instruction cache
+        check_cut(replace(MACHINES["card"].timing, line=line, miss=line // 2), seed, turn)
+
+
+def check_cut(timing: Timing, seed: int, turn: int) -> None:
+    """Random code, in whole blocks and cut into turns of so many instructions."""
     words = random_program(random.Random(seed), 24)
     plain, timed, cut = Machine(), Machine(), Machine()
     for machine in (timed, cut):
-        machine.cores.start_clock(**asdict(MACHINES["card"].timing))
+        machine.cores.start_clock(**asdict(timing))
     for machine, most in ((plain, 1 << 20), (timed, 1 << 20), (cut, turn)):
         machine.load(words)
         machine.start(seed)
@@ -321,3 +327,15 @@ def test_a_line_of_code_is_fetched_once() -> None:
     before = cores.cycles()
     rtl.finish(cores)
     assert (cores.cycles() - before).terms["fetch"] == 0
+
+
+@pytest.mark.parametrize("most", [1 << 40, 1])
+def test_a_fetch_passes_before_its_instruction(most: int) -> None:
+    """PsPIN: what is loaded at the end of a line is there when the next line is."""
+    load = ["addi t2, t2, 1"] * 3 + ["lw t0, 0(a1)"]
+    cores = rtl.hart(MACHINES["pspin"], code([*load, "add t1, t0, t0"]) + image([rtl.EBREAK]))
+    cores.x()[11] = rtl.DATA
+    while cores.run(most).reason == _core.BUDGET:
+        pass
+    terms = cores.cycles().terms
+    assert (terms["fetch"], terms["hazards"]) == (2 * 7, 0)
