@@ -7,6 +7,7 @@ import re
 from collections import namedtuple
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import ml_dtypes
@@ -612,6 +613,36 @@ def test_what_a_function_reads_is_read_anew(monkeypatch: pytest.MonkeyPatch) -> 
     assert reduced(scaled.image(), x)[0] == 15
     step = 2.0
     assert reduced(scaled.image(), x)[0] == 16
+
+
+class Shy(float):
+    """A number that does not show its value."""
+
+    def __repr__(self) -> str:
+        return "shy"
+
+
+NUMBERS = ModuleType("numbers_of_a_user")
+NUMBERS.near, NUMBERS.far = 1.0, Shy(2)  # type: ignore[attr-defined]
+
+
+def far(x: Any) -> Any:
+    return x * NUMBERS.far
+
+
+def test_what_functions_read_of_a_module_is_read_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of them something else; and a number whose repr stays the same."""
+
+    @reduce_op(element="f32")
+    def both(a: Any, b: Any) -> Any:
+        return a * NUMBERS.near + far(b)
+
+    x = np.ones((2, 4), np.float32)
+    assert reduced(both.image(), x)[0] == 3
+    monkeypatch.setattr(NUMBERS, "far", Shy(4))
+    assert reduced(both.image(), x)[0] == 5
+    monkeypatch.setattr(NUMBERS, "near", 3.0)
+    assert reduced(both.image(), x)[0] == 7
 
 
 def test_disasm_of_shifts_and_divisions() -> None:
