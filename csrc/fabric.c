@@ -285,8 +285,10 @@ int nicemu_fabric_receive(nicemu_fabric *f, uint32_t node, const uint8_t *bytes,
 
 /* Of a delay or timeout: many of them in a row are far from the end of virtual time. */
 #define LONGEST (1ull << 52)
-/* Of a byte, in femtoseconds; and of the bytes around a frame: times that cannot overflow. */
-#define SLOWEST (1ull << 32)
+/* Of a byte, in femtoseconds, at 1 Mbit/s; and the bytes around a frame: times that cannot
+ * overflow. */
+#define SLOWEST (1ull << 33)
+#define MOST_OVERHEAD (1u << 16)
 
 int nicemu_fabric_open(const nicemu_fabric_config *config, nicemu_fabric **out)
 {
@@ -372,7 +374,7 @@ int nicemu_fabric_connect(nicemu_fabric *f, uint32_t child, uint32_t parent,
     if (!child || child > f->nodes || !parent || parent > f->nodes || child == parent ||
         config->loss > most || config->duplicate > most || config->reorder > most ||
         config->corrupt > most || config->delay > LONGEST || config->jitter > LONGEST ||
-        config->span > LONGEST || config->byte_time > SLOWEST || config->overhead > SLOWEST)
+        config->span > LONGEST || config->byte_time > SLOWEST || config->overhead > MOST_OVERHEAD)
         return NICEMU_EINVAL;
     struct node *low = f->node[child], *high = f->node[parent];
     u32 plane = high->device ? high->device->config.plane : 0;

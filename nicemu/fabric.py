@@ -52,6 +52,7 @@ END = 2**63  # picoseconds: the end of virtual time, so far from 2**64 that no d
 SLICE = 50_000  # events between two looks at Ctrl-C
 ONE = 1 << 32  # a probability of 1
 MAX_RESENDS = 64
+MAX_TIMEOUT = 1 << 52  # picoseconds: more than an hour
 NODE_COUNTERS = ("accepted", "damaged", "resent", "repeated", "calls")
 MAX_RANKS = 1 << 16  # far from what the wire has numbers for
 MAX_LEVELS = 32  # of devices; with the longest delays, a worker's timer is then within bounds
@@ -425,7 +426,7 @@ class Fabric:
             "mtu": self.mtu,
             "icrc": flag("icrc", icrc),
             "max_resends": whole("max_resends", max_resends, 2, 2**32 - 1),
-            "timeout": 4 * longest + SECOND // 10_000,
+            "timeout": min(4 * longest + SECOND // 10_000, MAX_TIMEOUT),
             "detection": _picoseconds(detection, "detection"),
             "timed": self.network is not None,
         }

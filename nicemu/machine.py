@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, fields, replace
 
-from nicemu.arguments import known
+from nicemu.arguments import known, real, whole
 from nicemu.errors import ArgumentError
 
 __all__ = ["MACHINES", "Machine", "Network", "Timing", "machine"]
 
 KIB = 1024
+MEGA = 1_000_000
 LINE = 64  # alignment of what lies in a scratchpad
 LARGEST = {
     "cores": 64, "max_payload": 1 << 20, "max_fan_in": 8, "budget": (1 << 63) - 1,
@@ -148,7 +149,7 @@ class Machine:
         max_payload: most bytes of one packet's payload.
         max_fan_in: most payloads that one handler call takes, 1..8.
         isa: ISA string of what the cores have; None: everything.
-        frequency: of the cores, Hz.
+        frequency: of the cores, 1e6..1e11 Hz.
         timing: what instructions cost.
         clusters: groups of equally many cores; those of a cluster share a scratchpad.
         banks: of the scratchpad of a cluster, 1..64, word-interleaved.
@@ -196,6 +197,7 @@ class Machine:
             raise ArgumentError(f"{self.cores} cores in {self.clusters} clusters: use a multiple")
         if self.banks & (self.banks - 1) or self.bank_bytes & (self.bank_bytes - 1):
             raise ArgumentError(f"{self.banks} banks of {self.bank_bytes} bytes: use powers of two")
+        whole("frequency", self.frequency, MEGA, 100_000 * MEGA, " Hz")
         for name in ("atomic_hold", "parse", "dispatch", "egress"):
             if not 0 <= getattr(self, name) < 4096:
                 raise ArgumentError(
@@ -251,13 +253,10 @@ class Network:
             ArgumentError: a field is outside its range.
         """
         for name in ("rate", "pcie_rate"):
-            if not 1e6 <= getattr(self, name) <= 1e14:
-                raise ArgumentError(f"{name} {getattr(self, name)}: use 1e6..1e14 bit/s")
+            real(name, getattr(self, name), 1e6, 1e14, " bit/s")
         for name in ("delay", "pcie_delay"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise ArgumentError(f"{name} {getattr(self, name)}: use 0..1 seconds")
-        if not 0 <= self.overhead < 1 << 16:
-            raise ArgumentError(f"overhead {self.overhead} is out of range: use 0..65535 bytes")
+            real(name, getattr(self, name), 0, 1, " seconds")
+        whole("overhead", self.overhead, 0, 65535, " bytes")
 
 
 MACHINES: dict[str, Machine] = {

@@ -164,8 +164,34 @@ def test_argument_errors(options: dict[str, Any], message: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "change", [{"rate": 0.0}, {"pcie_rate": 1e15}, {"delay": -1.0}, {"overhead": -1}]
+    "change",
+    [
+        *({"rate": rate} for rate in (0.0, 0.99e6, float("nan"), "fast")),
+        *({"overhead": overhead} for overhead in (-1, 1.5, 65536)),
+        {"pcie_rate": 1e15},
+        {"delay": -1.0},
+    ],
 )
 def test_networks_are_checked(change: dict[str, Any]) -> None:
     with pytest.raises(ArgumentError, match=next(iter(change))):
         replace(NETWORK, **change)
+
+
+@pytest.mark.parametrize("frequency", [0, -1, 999_999, 10**12, 1.5e9, "1"])
+def test_frequencies_are_checked(frequency: Any) -> None:
+    with pytest.raises(ArgumentError, match=f"^frequency .*{frequency}.*: use |no whole number"):
+        replace(CARD, frequency=frequency)
+
+
+def test_the_ends_of_what_is_allowed() -> None:
+    """The slowest and the fastest links and cores; with many ranks timers are at their longest."""
+    rates = {"rate": 1e6, "pcie_rate": 1e6, "delay": 1.0, "pcie_delay": 1.0, "overhead": 65535}
+    slow = replace(NETWORK, **rates)
+    cores = replace(CARD, frequency=10**6, dma_bytes=1, parse=4095, dispatch=4095, egress=4095)
+    result = allreduce(4, "cards", 100, machine=cores, network=slow)
+    assert result.time is not None and result.time > 8
+    assert sum((result.spent or {}).values()) == pytest.approx(result.time, rel=1e-12)
+    fast = replace(NETWORK, rate=1e14, pcie_rate=1e14, delay=0.0, pcie_delay=0.0)
+    result = allreduce(4, "cards", 100, machine=replace(CARD, frequency=10**11), network=fast)
+    assert result.time is not None and result.time < 1e-7
+    nicemu.Fabric(1024, "tree(2)", mtu=4096, time="packet", network=slow, machine=cores)
