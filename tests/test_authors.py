@@ -12,9 +12,10 @@ import math
 import random
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
+from importlib.util import find_spec
 from typing import Any, TypeAlias
 
 import ml_dtypes
@@ -30,6 +31,12 @@ Values: TypeAlias = Any  # an array, or a tuple of one per field
 WORKERS = 8
 COUNT = 320
 FILE = r"test_authors\.py:\d+"
+needs_clang = pytest.mark.skipif(find_spec("ziglang") is None, reason="pip install 'nicemu[c]'")
+
+
+def cases(names: Iterable[str]) -> list[Any]:
+    """Parameters of a test; those in C need clang."""
+    return [pytest.param(x, marks=needs_clang if x.startswith("C: ") else ()) for x in names]
 
 
 def inputs(dtype: Any, special: bool = True) -> np.ndarray:
@@ -579,7 +586,7 @@ def assert_equal(got: np.ndarray, wanted: Values, tolerance: float) -> None:
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
-@pytest.mark.parametrize("name", RIGHT)
+@pytest.mark.parametrize("name", cases(RIGHT))
 def test_ops_that_are_right(name: str) -> None:
     right = RIGHT[name]
     assert right.op.element is not None
@@ -594,7 +601,7 @@ def test_ops_that_are_right(name: str) -> None:
             assert_equal(part, folded(right, x, share.order, share.elements), right.tolerance)
 
 
-@pytest.mark.parametrize("name", [name for name, right in RIGHT.items() if right.laws])
+@pytest.mark.parametrize("name", cases(n for n, right in RIGHT.items() if right.laws))
 def test_check_tells_which_laws_hold(name: str) -> None:
     """With numbers, and an example where one does not; the op may be used either way."""
     right = RIGHT[name]
@@ -769,7 +776,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", REFUSED)
+@pytest.mark.parametrize("name", cases(REFUSED))
 def test_ops_that_are_refused(name: str) -> None:
     """In a line, with the step, the place and what to write."""
     make, message = REFUSED[name]
@@ -815,7 +822,7 @@ DEFINED: dict[str, tuple[Callable[[], Any], str]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", DEFINED)
+@pytest.mark.parametrize("name", cases(DEFINED))
 def test_definitions_that_are_refused(name: str) -> None:
     make, message = DEFINED[name]
     with pytest.raises((OpError, nicemu.ArgumentError), match=message) as error:
@@ -872,7 +879,7 @@ def endless_sum(b: Any) -> Any:
     return total
 
 
-@pytest.mark.parametrize("name", ENDED)
+@pytest.mark.parametrize("name", cases(ENDED))
 def test_ops_that_end_what_runs_them(name: str) -> None:
     op, message = ENDED[name]
     x = np.full((WORKERS, 20), 5, np.float32)
@@ -926,6 +933,7 @@ def asm(*instead: str) -> ReduceOp:
     return reduce_op.asm(text, element="int32", name="mine")
 
 
+@needs_clang
 @pytest.mark.parametrize(
     ("instead", "model"),
     [
@@ -958,6 +966,7 @@ ASSEMBLY: dict[str, tuple[tuple[str, ...], str]] = {
 }
 
 
+@needs_clang
 @pytest.mark.parametrize("name", ASSEMBLY)
 def test_assembly_that_ends_what_runs_it(name: str) -> None:
     instead, message = ASSEMBLY[name]
@@ -965,6 +974,7 @@ def test_assembly_that_ends_what_runs_it(name: str) -> None:
         reduced(asm(*instead).image(), inputs(np.int32))
 
 
+@needs_clang
 @pytest.mark.parametrize(
     "instead",
     [

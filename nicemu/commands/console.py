@@ -61,11 +61,21 @@ def one_line() -> Iterator[None]:
     except OSError as e:
         if e.errno == errno.EPIPE:  # `| head`: click ends it quietly
             raise
+        drop_output()
         fail(f"{e.strerror or e}: {e.filename or 'standard output'}", UNUSABLE)
     except MemoryError as e:
         fail(f"the host has no memory left ({e}): use smaller inputs", UNUSABLE)
     except KeyboardInterrupt:
         fail("interrupted", INTERRUPTED)
+
+
+def drop_output() -> None:
+    """What standard output cannot take goes nowhere: the end of the process would fail of it."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        with Path(os.devnull).open("w", encoding="utf-8") as nowhere:
+            os.dup2(nowhere.fileno(), sys.stdout.fileno())
 
 
 def fail(message: str, code: int) -> NoReturn:
