@@ -398,7 +398,7 @@ def test_mutated_code_on_the_device() -> None:
     for seed in seeds(150):
         rng = random.Random(seed)
         code = bytearray(good.code)
-        for _ in range(rng.randrange(1, 6)):
+        for _ in range(rng.randrange(1, 24)):
             code[rng.randrange(len(code))] ^= 1 << rng.randrange(8)
         damaged = KernelImage(
             good.op,
