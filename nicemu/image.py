@@ -395,7 +395,8 @@ def cached_files() -> list[Path]:
     directory = cache_dir()
     if directory is None:
         return []
-    return sorted(path for kind in ("*.image", "*.part") for path in directory.glob(kind))
+    found = (path for kind in ("*.image", "*.part") for path in directory.glob(kind))
+    return sorted(path for path in found if path.is_file())
 
 
 def cached(key: str, build: Callable[[], KernelImage]) -> KernelImage:

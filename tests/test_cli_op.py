@@ -290,8 +290,9 @@ def test_cache(tmp_path: Path, ops: Path, monkeypatch: pytest.MonkeyPatch) -> No
     nicemu("op", "disasm", f"{ops}:l2norm", "--element", "f16")
     other = tmp_path / "images" / "notes.txt"
     other.write_text("mine")
+    (tmp_path / "images" / "folder.image").mkdir()
     told = json.loads(nicemu("cache", "info", "--json").stdout)
     assert told["images"] == 1 and told["bytes"] > 0
     assert "1 image, " in nicemu("cache", "info").stdout
     assert nicemu("cache", "clear").stdout == "1 image removed\n"
-    assert [path.name for path in other.parent.iterdir()] == ["notes.txt"]
+    assert {path.name for path in other.parent.iterdir()} == {"notes.txt", "folder.image"}

@@ -6,6 +6,7 @@ Owns: what is printed.  The cache is image's.
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 
 import click
 
@@ -24,15 +25,17 @@ def cache() -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def info(as_json: bool) -> None:
     """Where it is, and how much is in it."""
-    files = cached_files()
-    size = sum(path.stat().st_size for path in files)
+    sizes = []
+    for path in cached_files():
+        with suppress(FileNotFoundError):  # others write and clear at the same time
+            sizes.append(path.stat().st_size)
     if as_json:
         where = cache_dir()
-        record = {"directory": where and str(where), "images": len(files), "bytes": size}
+        record = {"directory": where and str(where), "images": len(sizes), "bytes": sum(sizes)}
         click.echo(json.dumps(record, indent=2))
         return
     click.echo(f"directory: {cache_dir() or 'none: there is no home directory'}")
-    click.echo(f"{count(len(files), 'image')}, {size:,} bytes")
+    click.echo(f"{count(len(sizes), 'image')}, {sum(sizes):,} bytes")
 
 
 @cache.command()
