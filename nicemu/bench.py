@@ -56,7 +56,7 @@ class LineRate:
         """Check the ranges."""
         whole("ports", self.ports, 1, 1 << 16)
         if not (math.isfinite(self.rate) and self.rate > 0):
-            raise ArgumentError(f"rate {self.rate} bit/s: use a number above 0")
+            raise ArgumentError(f"rate {self.rate} bit/s: use more than 0, finite")
 
     @property
     def total(self) -> float:
