@@ -684,6 +684,8 @@ class _Resolve(FunctionPass):  # type: ignore[misc]
             return ir.Global(name, row, node.loc)
         if isinstance(value, type) and issubclass(value, BaseException):
             return node
+        if value is ir.UNDEFINED:
+            raise _Refused(f"{name} is not defined: define it", node.loc)
         kind = type(value).__name__
         shown = f"{name} ({kind})" if name and name != kind else kind
         raise _Refused(f"it uses {shown}: {_INSTEAD.get(name, _REMEDY)}", node.loc)

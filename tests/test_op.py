@@ -185,7 +185,7 @@ REFUSED: dict[str, tuple[Callable[[Any, Any], Any], str]] = {
     "print": (_print, "it uses print"),
     "list": (lambda a, b: [a, b][0], "uses a list"),
     "dict": (lambda a, b: {1: a}[1], "uses a dict"),
-    "undefined": (_missing, "uses there_is_none"),
+    "undefined": (_missing, "there_is_none is not defined: define it"),
     "recursion": (lambda a, b: endless(a + b), "endless calls itself: write a loop"),
     "index": (lambda a, b: (a, b)[2], "outside of its tuple: use 0 to"),
     "memory": (lambda a, b: np.zeros(3)[0] + a, "uses numpy.zeros"),
