@@ -10,22 +10,6 @@ static void add(struct record *r, nicemu_access access)
         r->room[at] = access;
 }
 
-static bool by_element(const struct insn_row *row)
-{
-    switch (row->format) {
-    case FORMAT_VLS:
-    case FORMAT_VSS:
-    case FORMAT_VLX:
-    case FORMAT_VSX:
-        return true;
-    case FORMAT_VL:
-    case FORMAT_VS:
-        return row->arg >> 4; /* segments */
-    default:
-        return false;
-    }
-}
-
 static void add_elements(struct record *r, const struct hart *h, const struct op *o,
                          const nicemu_timing *m)
 {
@@ -49,7 +33,7 @@ void access_begin(struct record *r, const struct hart *h, const struct op *o,
     enum insn_class cls = row->cls;
     bool vector = cls == CLASS_VLOAD || cls == CLASS_VSTORE;
     r->pending = 0;
-    r->spread = vector && by_element(row);
+    r->spread = vector && !unit_stride(row);
     if (r->spread)
         add_elements(r, h, o, m);
     else if (vector || cls == CLASS_LOAD || cls == CLASS_STORE || cls == CLASS_AMO)

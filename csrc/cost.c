@@ -303,7 +303,7 @@ static u32 fields_of(const struct insn_row *row)
     return 1 + (row->arg >> 4);
 }
 
-static bool unit_stride(const struct insn_row *row)
+bool unit_stride(const struct insn_row *row)
 {
     return row->format == FORMAT_VLN || row->format == FORMAT_VSN ||
            ((row->format == FORMAT_VL || row->format == FORMAT_VS) && fields_of(row) == 1);

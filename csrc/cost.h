@@ -52,6 +52,9 @@ static inline bool keeps_vl(const struct op *o)
     return o->id == I_vsetvli && o->rs1 == 0 && o->rd == 32;
 }
 
+/* Of a vector load or store: are its elements one after the other? */
+bool unit_stride(const struct insn_row *row);
+
 /* What the last memory instruction of a course has asked for. */
 struct asked {
     u32 at; /* cycle of the first request */

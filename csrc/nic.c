@@ -33,9 +33,9 @@ static u64 whole_entry(const nicemu_reduction *job)
 }
 
 /* Payloads that are in the scratchpad at the same time. */
-static u32 payload_slots(const nicemu_reduction *job)
+static u32 payload_slots(const nicemu_reduction *job, u64 whole)
 {
-    u32 most = whole_entry(job) ? job->streams : 0;
+    u32 most = whole ? job->streams : 0;
     for (u32 stream = 0, k; stream < job->streams; stream += k) {
         k = fan_in(job, entries_of(job, stream), stream);
         most = k > most ? k : most;
@@ -44,7 +44,7 @@ static u32 payload_slots(const nicemu_reduction *job)
 }
 
 /* The core's station; false when the job's addresses are not all inside its own regions. */
-static bool place(struct station *s, struct hart *h, const nicemu_reduction *job)
+static bool place(struct station *s, struct hart *h, const nicemu_reduction *job, u64 whole)
 {
     u64 scratch = h->id * job->scratch_stride;
     *s = (struct station){
@@ -57,7 +57,7 @@ static bool place(struct station *s, struct hart *h, const nicemu_reduction *job
         .stack_top = job->stack_top + h->id * job->stack_stride,
         .room = job->payload_room,
     };
-    return station_open(s, payload_slots(job), job->chunk * job->leaving_bytes);
+    return station_open(s, payload_slots(job, whole), job->chunk * job->leaving_bytes);
 }
 
 /* The job's context, as far as it differs from chunk to chunk. */
@@ -77,7 +77,7 @@ static void put_call(const struct station *s, const nicemu_reduction *job, u32 s
     put32(s->host_arguments + CONTEXT_CONTRIBUTORS, merged);
 }
 
-static bool reduce_chunk(const struct station *s, const nicemu_reduction *job, u64 chunk,
+static bool reduce_chunk(const struct station *s, const nicemu_reduction *job, u64 whole, u64 chunk,
                          struct call_end *end)
 {
     u64 element = chunk * job->chunk, left = job->count - element;
@@ -85,7 +85,6 @@ static bool reduce_chunk(const struct station *s, const nicemu_reduction *job, u
     struct call call = {.count = count, .budget = job->budget};
     struct leaving destination = {(u8 *)job->output + element * job->leaving_bytes,
                                   count * job->leaving_bytes};
-    u64 whole = whole_entry(job);
     u32 merged = 0;
     put_chunk(s, job, chunk);
     for (u32 stream = 0, k; stream < job->streams; stream += k) {
@@ -138,8 +137,9 @@ int nicemu_reduce(nicemu_cores *cores, const nicemu_reduction *job, uint64_t har
     *out = (nicemu_reduction_end){.stop.reason = NICEMU_STOP_RETURN};
     if (!sound(job) || to > job->count / job->chunk + (job->count % job->chunk != 0))
         return NICEMU_EINVAL;
+    u64 whole = whole_entry(job);
     for (u32 i = 0; i < cores->n; i++)
-        if (hart_mask >> i & 1 && !place(&stations[i], cores->harts[i], job))
+        if (hart_mask >> i & 1 && !place(&stations[i], cores->harts[i], job, whole))
             return NICEMU_EFAULT;
     /* A core that fails stops; the others go on, so that what each has done does not depend on
      * which of them share a call. */
@@ -148,7 +148,7 @@ int nicemu_reduce(nicemu_cores *cores, const nicemu_reduction *job, uint64_t har
     for (u64 chunk = from; chunk < to && running; chunk++) {
         u64 core = chunk % cores->n;
         struct call_end end = {.stop.reason = NICEMU_STOP_RETURN};
-        if (!(running >> core & 1) || reduce_chunk(&stations[core], job, chunk, &end))
+        if (!(running >> core & 1) || reduce_chunk(&stations[core], job, whole, chunk, &end))
             continue;
         if (job->statuses && end.stop.reason == NICEMU_STOP_RETURN) {
             job->statuses[chunk] = end.status;

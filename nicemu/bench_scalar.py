@@ -56,15 +56,8 @@ def scalar_sum(element: str | Format, preset: str | None = None) -> KernelImage:
     ):
         entries[name] = 4 * len(words)
         words += _loop(body, payload.size)
-    return KernelImage(
-        op=SCALAR_SUM,
-        preset=PRESET,
-        element=str(formats.element),
-        accumulator=str(formats.accumulator),
-        partial=str(formats.partial),
-        result=str(formats.result),
-        code=code(words),
-        entries=entries,
+    return KernelImage.made_for(
+        formats, op=SCALAR_SUM, preset=PRESET, code=code(words), entries=entries
     )
 
 

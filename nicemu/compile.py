@@ -337,13 +337,10 @@ def compile_image(name: str, source: Source, formats: Formats, preset: str) -> K
 
     def build() -> KernelImage:
         made = source.code(formats)
-        return KernelImage(
+        return KernelImage.made_for(
+            formats,
             op=name,
             preset=preset,
-            element=str(formats.element),
-            accumulator=str(formats.accumulator),
-            partial=str(formats.partial),
-            result=str(formats.result),
             code=made.code,
             entries=made.entries,
             statuses=made.statuses,

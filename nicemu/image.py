@@ -302,6 +302,24 @@ class KernelImage:
                 raise ImageError(f"image {name} {texts!r}: use texts of one line")
             object.__setattr__(self, name, texts)
 
+    @classmethod
+    def made_for(
+        cls,
+        formats: Formats,
+        *,
+        op: str,
+        preset: str,
+        code: bytes,
+        entries: Mapping[str, int],
+        statuses: tuple[str, ...] = (),
+        notes: tuple[str, ...] = (),
+    ) -> KernelImage:
+        """An image by its formats; the rest as the attributes."""
+        element, accumulator, partial, result = (str(getattr(formats, name)) for name in _TYPES)
+        return cls(
+            op, preset, element, accumulator, partial, result, code, entries, statuses, notes
+        )
+
     @property
     def formats(self) -> Formats:
         """What its payloads, accumulators and results consist of."""

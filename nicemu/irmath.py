@@ -103,13 +103,20 @@ _SPECIAL = """
   %none = or i1 %negative, %nan
   %y2 = select i1 %none, float 0x7FF8000000000000, float %y1
   ret float %y2"""
+
+
+def _clamped(high: float, low: float) -> str:
+    """%c: %x, at most and at least that; outside, results are infinite or 0 anyway."""
+    return f"""%high = fcmp ogt float %x, {_constant(high)}
+  %low = fcmp olt float %x, {_constant(low)}
+  %c.0 = select i1 %high, float {_constant(high)}, float %x
+  %c = select i1 %low, float {_constant(low)}, float %c.0"""
+
+
 _SINGLE = {
     "exp": f"""
 define float @nicemu.exp.f32(float %x) alwaysinline {{
-  %high = fcmp ogt float %x, {_constant(89.0)}
-  %low = fcmp olt float %x, {_constant(-104.0)}
-  %c.0 = select i1 %high, float {_constant(89.0)}, float %x
-  %c = select i1 %low, float {_constant(-104.0)}, float %c.0
+  {_clamped(89.0, -104.0)}
   %z = call float @llvm.fma.f32(float %c, float {_constant(1.4426950408889634)},
                                 float {_constant(_MAGIC)})
   %n = fsub float %z, {_constant(_MAGIC)}
@@ -125,10 +132,7 @@ define float @nicemu.exp.f32(float %x) alwaysinline {{
 """,
     "exp2": f"""
 define float @nicemu.exp2.f32(float %x) alwaysinline {{
-  %high = fcmp ogt float %x, {_constant(129.0)}
-  %low = fcmp olt float %x, {_constant(-152.0)}
-  %c.0 = select i1 %high, float {_constant(129.0)}, float %x
-  %c = select i1 %low, float {_constant(-152.0)}, float %c.0
+  {_clamped(129.0, -152.0)}
   %z = fadd float %c, {_constant(_MAGIC)}
   %n = fsub float %z, {_constant(_MAGIC)}
   %bits = bitcast float %z to i32
