@@ -121,11 +121,16 @@ bool device_join(struct member *m)
     return true;
 }
 
-static void park(struct parked *p, const u8 *bytes, u64 n, struct buffer *owner)
+static void park(struct parked *p, const u8 *bytes, u64 n, struct buffer *owner, u64 record)
 {
     buffer_hold(owner);
     buffer_release(p->owner);
-    *p = (struct parked){{bytes, n}, owner};
+    *p = (struct parked){{bytes, n}, owner, record};
+}
+
+static void empty(struct parked *p)
+{
+    park(p, NULL, 0, NULL, 0);
 }
 
 static void forget(struct kept *k)
@@ -146,7 +151,7 @@ void device_restart(struct member *m, u32 first)
         forget(&m->lane[i].kept[0]);
         forget(&m->lane[i].kept[1]);
         for (u32 slot = 0; slot < m->slots; slot++)
-            park(&m->lane[i].parked[slot], NULL, 0, NULL);
+            empty(&m->lane[i].parked[slot]);
         slot_open(&m->lane[i].slot, expected, first);
     }
 }
@@ -207,6 +212,50 @@ static u64 later(u64 a, u64 b)
     return a > b ? a : b;
 }
 
+/* ---- the trace -------------------------------------------------------------------------- */
+
+/* What a record says of the turn at work. */
+static nicemu_span span_of(const struct work *w, u32 kind, u64 begin, u64 end)
+{
+    return (nicemu_span){.kind = kind,
+                         .where = w->device->node,
+                         .begin = begin,
+                         .end = end,
+                         .plane = w->member->plane,
+                         .group = w->member->group->number,
+                         .lane = w->turn->place.lane,
+                         .round = w->turn->place.round,
+                         .seq = w->turn->exchange->seq,
+                         .chunk = w->turn->chunk};
+}
+
+static void put_call(const struct work *w, const struct call *call, const nicemu_stop *stop,
+                     u64 start, u64 cycles)
+{
+    const struct station *s = &w->lane->station;
+    nicemu_span span = span_of(w, NICEMU_SPAN_CORE, start, w->kept->ready);
+    span.core = s->hart->id;
+    span.pc = call->pc;
+    span.cycles = cycles;
+    span.instructions = stop->instructions;
+    span.child = get32(s->host_arguments + CONTEXT_CHILD);
+    span.payloads = call->k;
+    w->kept->record = trace_put(&w->device->outlet->trace, &span);
+}
+
+/* A frame's payload, or its being there, was what the last record of the turn is about. */
+static void put_taken(const struct work *w, u64 frame)
+{
+    trace_put(&w->device->outlet->trace, &(nicemu_span){.kind = NICEMU_SPAN_TAKEN,
+                                                        .where = w->device->node,
+                                                        .begin = w->now,
+                                                        .end = w->now,
+                                                        .from = frame,
+                                                        .by = w->kept->record});
+}
+
+/* ---- calls ------------------------------------------------------------------------------ */
+
 /* Run an entry on the lane's core, after what the core is doing. */
 static bool invoke(struct work *w, struct call *call)
 {
@@ -220,8 +269,8 @@ static bool invoke(struct work *w, struct call *call)
     call->budget = c->budget;
     u64 before = c->cycle_time ? hart_cycles(h) : 0;
     bool good = station_call(&w->lane->station, call, &end);
-    u64 took = c->cycle_time ? (hart_cycles(h) - before) * c->cycle_time
-                             : end.stop.instructions * c->instruction_time;
+    u64 cycles = c->cycle_time ? hart_cycles(h) - before : 0;
+    u64 took = c->cycle_time ? cycles * c->cycle_time : end.stop.instructions * c->instruction_time;
     u64 given = w->now + c->dispatch, start = later(d->core[core].free_at, given);
     outlet_until(d->outlet, STAGE_DEVICE, given);
     outlet_until(d->outlet, STAGE_QUEUE, start);
@@ -229,6 +278,8 @@ static bool invoke(struct work *w, struct call *call)
     outlet_until(d->outlet, STAGE_CORE, w->kept->ready);
     d->core[core].free_at = w->kept->ready;
     d->counters.calls++;
+    if (d->outlet->trace.on)
+        put_call(w, call, &end.stop, start, cycles);
     if (!good) {
         w->version->state = SLOT_FAILED;
         d->outlet->broke(d->outlet->fabric, d, w->member->group, w->turn, core, &end);
@@ -277,7 +328,8 @@ static void gathered(struct work *w, const struct gathering *g)
     const struct member *m = w->member;
     u32 slot = park_slot(m, g->child);
     for (u32 i = 0; i < g->k; i++) {
-        park(&w->lane->parked[slot + i], NULL, 0, NULL);
+        put_taken(w, w->lane->parked[slot + i].record);
+        empty(&w->lane->parked[slot + i]);
         w->kept->merged += m->child[g->child + i].workers;
     }
     m->device->counters.merged[w->lane->station.hart->id] += g->k;
@@ -403,6 +455,7 @@ static void keep_message(struct work *w, u8 kind, u8 type, u8 flags, struct buff
     m->payload = owner ? owner->bytes : NULL;
     m->bytes = bytes;
     m->owner = owner;
+    m->source = w->kept->record;
 }
 
 /* When a kept message can leave the device. */
@@ -425,10 +478,17 @@ static void send_down(const struct device *d, const struct member *m, struct kep
     d->outlet->send(d->outlet->fabric, m->child[child].direction, &k->down, way_out(d, k, now));
 }
 
-static void send_down_all(const struct device *d, const struct member *m, struct kept *k, u64 now)
+static void send_down_all(const struct work *w, u64 now)
 {
-    for (u32 c = 0; c < m->children; c++)
-        send_down(d, m, k, c, now);
+    const struct device *d = w->device;
+    if (d->outlet->trace.on) {
+        u64 at = way_out(d, w->kept, now);
+        nicemu_span span = span_of(w, NICEMU_SPAN_CLOSE, at, at);
+        span.from = w->member->root ? 0 : d->outlet->trace.frame;
+        trace_put(&d->outlet->trace, &span);
+    }
+    for (u32 c = 0; c < w->member->children; c++)
+        send_down(d, w->member, w->kept, c, now);
 }
 
 /* Have a call write the bytes of a kept message, which hold nothing of another's. */
@@ -518,7 +578,7 @@ static void pass_on(struct work *w)
     struct member *m = w->member;
     if (m->root) {
         w->version->state = SLOT_RESULT;
-        send_down_all(w->device, m, w->kept, w->now);
+        send_down_all(w, w->now);
     } else {
         w->version->state = SLOT_SENT;
         w->kept->up.packet.child = (u16)m->as_child;
@@ -550,8 +610,13 @@ static void take(struct work *w, u32 child)
 {
     struct slot_key key = {w->turn->exchange->seq, w->turn->chunk};
     w->version = slot_take(&w->lane->slot, w->turn->place.round, key, child);
-    if (w->version->arrived == 1ull << child)
-        forget(w->kept);
+    if (w->version->arrived != 1ull << child)
+        return;
+    forget(w->kept);
+    if (w->device->outlet->trace.on) {
+        nicemu_span span = span_of(w, NICEMU_SPAN_OPEN, w->now, w->now);
+        w->kept->record = trace_put(&w->device->outlet->trace, &span);
+    }
 }
 
 /* Is it what that child sends for that chunk? */
@@ -578,10 +643,14 @@ static bool fits(const struct work *w, const struct packet *p)
 
 static void keep(struct work *w, u32 child, const struct frame *f)
 {
+    u64 record = w->device->outlet->trace.frame;
     if (!w->turn->moved) {
-        park(&w->lane->parked[w->member->group->arrival ? 0 : child], f->payload, f->payload_bytes,
-             f->owner);
-    } else if (f->payload_bytes) {
+        park(&w->lane->parked[park_slot(w->member, child)], f->payload, f->payload_bytes, f->owner,
+             record);
+        return;
+    }
+    put_taken(w, record);
+    if (f->payload_bytes) {
         w->kept->moved = copy_of(w, f->payload, f->payload_bytes);
         w->kept->moved_bytes = f->payload_bytes;
     }
@@ -602,6 +671,13 @@ static u64 taken_in(struct device *d, u64 bytes, u64 now)
     outlet_until(d->outlet, STAGE_QUEUE, start);
     d->dma_free = start + bytes * d->config.dma_byte_time / FEMTOSECONDS;
     outlet_until(d->outlet, STAGE_DMA, d->dma_free);
+    if (d->dma_free > start)
+        trace_put(&d->outlet->trace, &(nicemu_span){.kind = NICEMU_SPAN_DMA,
+                                                    .where = d->node,
+                                                    .begin = start,
+                                                    .end = d->dma_free,
+                                                    .from = d->outlet->trace.frame,
+                                                    .bytes = (u32)bytes});
     return d->dma_free;
 }
 
@@ -634,8 +710,8 @@ static enum verdict receive_up(struct device *d, struct member *m, const struct 
     struct work w = work_of(m, t, now);
     if (!fits(&w, p))
         return DROP_SHAPE;
-    w.now = taken_in(d, f->payload_bytes, now);
     take(&w, p->child);
+    w.now = taken_in(d, f->payload_bytes, now);
     keep(&w, p->child, f);
     advance(&w);
     return ACCEPTED;
@@ -659,8 +735,9 @@ static enum verdict receive_down(struct device *d, struct member *m, const struc
     struct work w = work_of(m, t, now);
     w.kept->down = (struct message){.packet = *p, .payload = f->payload, .bytes = f->payload_bytes};
     w.kept->down.owner = buffer_hold(f->owner);
+    w.kept->down.source = d->outlet->trace.frame;
     w.version->state = SLOT_RESULT;
-    send_down_all(d, m, w.kept, parsed(d, now));
+    send_down_all(&w, parsed(d, now));
     return ACCEPTED;
 }
 
@@ -702,8 +779,7 @@ void device_enter(struct member *m, struct turn *t, u32 child, const struct mess
     take(&w, child);
     /* merging adds all who are behind the child */
     w.kept->merged -= m->child[child].workers - partial->packet.contributors;
-    park(&w.lane->parked[m->group->arrival ? 0 : child], partial->payload, partial->bytes,
-         partial->owner);
+    park(&w.lane->parked[park_slot(m, child)], partial->payload, partial->bytes, partial->owner, 0);
     if (m->group->arrival) /* there is room for one */
         merge(&w);
 }

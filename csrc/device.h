@@ -27,12 +27,14 @@ struct kept {
     u32 moved_bytes;
     u32 merged; /* workers whose elements are in the accumulator */
     u64 ready; /* virtual time at which the last handler call is over */
+    u64 record; /* number in the trace of the turn's beginning, then of the last handler call */
 };
 
 /* A child's payload that waits to be merged. */
 struct parked {
     struct payload payload;
     struct buffer *owner; /* NULL: memory that stays as it is */
+    u64 record; /* number in the trace of the frame that brought it */
 };
 
 struct lane {

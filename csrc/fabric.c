@@ -118,6 +118,7 @@ void nicemu_fabric_close(nicemu_fabric *f)
     free(f->news);
     free(f->replay);
     free(f->captured);
+    trace_close(&f->outlet.trace);
     free(f);
 }
 
@@ -166,7 +167,35 @@ static void depart(struct nicemu_fabric *f, struct transit *t)
         path_until(&t->path, l->config.pcie ? STAGE_PCIE : STAGE_WIRE, d.end);
         path_until(&t->path, l->config.pcie ? STAGE_PCIE : STAGE_HOP, arrival);
     }
+    t->record = trace_put(&f->outlet.trace, &(nicemu_span){.kind = NICEMU_SPAN_LINK,
+                                                           .where = t->direction,
+                                                           .begin = d.start,
+                                                           .end = d.end,
+                                                           .from = t->record});
     clock_add(&f->clock, arrival, EVENT_FRAME, 0, t);
+}
+
+/* Put down that a frame is there to be sent. */
+static u64 put_sent(struct nicemu_fabric *f, u32 direction, const struct message *m, u32 bytes,
+                    u32 copies, u64 at)
+{
+    const struct packet *p = &m->packet;
+    const struct node *above = f->node[f->cable[direction / 2]->parent];
+    return trace_put(&f->outlet.trace, &(nicemu_span){.kind = NICEMU_SPAN_SENT,
+                                                      .where = direction,
+                                                      .begin = at,
+                                                      .end = at,
+                                                      .from = m->source,
+                                                      .plane = above->device->config.plane,
+                                                      .group = p->group,
+                                                      .lane = p->lane,
+                                                      .round = p->round,
+                                                      .seq = p->seq,
+                                                      .chunk = p->chunk,
+                                                      .child = p->child,
+                                                      .bytes = bytes,
+                                                      .frame = p->kind | (u32)p->flags << 8,
+                                                      .copies = copies});
 }
 
 static void send(void *fabric, u32 direction, struct message *m, u64 at)
@@ -190,6 +219,7 @@ static void send(void *fabric, u32 direction, struct message *m, u64 at)
     const u32 icrc = t->frame.icrc; /* as sent: t becomes the first copy, which may be corrupted */
     u32 downs = l->downs;
     struct fate fate = link_send(l);
+    u64 record = put_sent(f, direction, m, frame_bytes(&t->frame), fate.copies, at);
     for (u32 i = 0; i < fate.copies; i++) {
         struct transit *copy = f->free;
         f->free = copy->next;
@@ -200,6 +230,7 @@ static void send(void *fabric, u32 direction, struct message *m, u64 at)
         copy->frame.icrc = icrc;
         copy->frame.has_icrc = t->frame.has_icrc;
         copy->direction = direction;
+        copy->record = record;
         copy->downs = downs;
         copy->corrupted = false;
         if (fate.corrupt[i])
@@ -249,6 +280,7 @@ static void arrive(struct nicemu_fabric *f, struct transit *t)
         f->outlet.path = t->path;
         path_until(&f->outlet.path, STAGE_HOP, f->clock.now);
     }
+    f->outlet.trace.frame = t->record;
     f->under_way--;
     if (link_arrives(&cable->direction[t->direction & 1], t->downs))
         receive(f, f->node[t->direction & 1 ? cable->child : cable->parent], &t->frame,
@@ -271,6 +303,7 @@ int nicemu_fabric_receive(nicemu_fabric *f, uint32_t node, const uint8_t *bytes,
             frame.owner = buffer_take(&f->buffers, NO_JOB);
             frame.payload = memcpy(frame.owner->bytes, frame.payload, frame.payload_bytes);
         }
+        f->outlet.trace.frame = 0;
         v = receive(f, to, &frame, false);
         buffer_release(frame.owner);
         return v;
@@ -572,6 +605,22 @@ const uint8_t *nicemu_fabric_captured(nicemu_fabric *f, size_t *n)
     *n = f->captured_n;
     f->captured_n = 0;
     return f->captured;
+}
+
+int nicemu_fabric_trace(nicemu_fabric *f, int on)
+{
+    if (on && (!f->outlet.timed || f->parties))
+        return NICEMU_EINVAL;
+    trace_close(&f->outlet.trace);
+    f->outlet.trace.on = on;
+    return NICEMU_OK;
+}
+
+int nicemu_fabric_traced(const nicemu_fabric *f, const nicemu_span **spans, uint64_t *n)
+{
+    *spans = f->outlet.trace.spans;
+    *n = f->outlet.trace.n;
+    return f->outlet.trace.cut ? NICEMU_ENOMEM : NICEMU_OK;
 }
 
 int nicemu_link_counters_get(const nicemu_fabric *f, uint32_t link, uint32_t direction,

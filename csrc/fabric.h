@@ -16,6 +16,7 @@ struct transit {
     u32 direction;
     u64 delay; /* between its last bit's leaving and arriving, where links take time */
     struct path path; /* the way to here */
+    u64 record; /* number in the trace: of its sending, then of its way over the link */
     u32 downs; /* of the direction, when it was sent */
     bool corrupted;
 };

@@ -37,9 +37,27 @@ static struct message contribution(const struct worker *w, u32 plane, const stru
     return m;
 }
 
+/* Put down that a turn begins, or ends with a frame. */
+static u64 put_turn(const struct worker *w, u32 kind, u32 plane, const struct turn *t, u64 from,
+                    u64 now)
+{
+    return trace_put(&w->outlet->trace, &(nicemu_span){.kind = kind,
+                                                       .where = w->host->node,
+                                                       .begin = now,
+                                                       .end = now,
+                                                       .from = from,
+                                                       .plane = plane,
+                                                       .group = w->group->number,
+                                                       .lane = t->place.lane,
+                                                       .round = t->place.round,
+                                                       .seq = t->exchange->seq,
+                                                       .chunk = t->chunk});
+}
+
 static void send(struct worker *w, u32 plane, const struct turn *t, u64 now)
 {
     struct message m = contribution(w, plane, t);
+    m.source = w->wait[plane][t->place.lane].record;
     struct buffer *copy = NULL;
     if (w->copies && m.bytes && !m.owner) {
         copy = buffer_take(w->buffers, w->group->job);
@@ -61,6 +79,7 @@ static void send_plane(struct worker *w, u32 plane, u64 now)
             return;
         *wait = (struct wait){
             .busy = true, .place = place, .deadline = now + w->timeout, .patience = w->timeout};
+        wait->record = put_turn(w, NICEMU_SPAN_OPEN, plane, t, 0, now);
         w->next[plane] = place_after(place, w->group->window);
         w->waiting++;
         send(w, plane, t, now);
@@ -128,7 +147,7 @@ static void store(const struct worker *w, const struct turn *t, const u8 *payloa
 }
 
 static enum verdict accept(struct worker *w, u32 plane, const struct packet *p,
-                           const struct frame *f)
+                           const struct frame *f, u64 now)
 {
     struct wait *wait = &w->wait[plane][p->lane];
     struct place place = {p->round, p->lane};
@@ -142,6 +161,7 @@ static enum verdict accept(struct worker *w, u32 plane, const struct packet *p,
     store(w, t, f->payload);
     wait->busy = false;
     w->waiting--;
+    put_turn(w, NICEMU_SPAN_CLOSE, plane, t, w->outlet->trace.frame, now);
     w->outlet->stored(w->outlet->fabric, w, t, f->owner);
     return ACCEPTED;
 }
@@ -164,7 +184,7 @@ enum verdict host_receive(struct host *h, const struct packet *p, const struct f
         return DROP_CHILD;
     if (p->kind != KIND_DOWN)
         return DROP_KIND;
-    enum verdict v = accept(w, plane, p, f);
+    enum verdict v = accept(w, plane, p, f, now);
     if (!v)
         worker_send(w, now);
     return v;

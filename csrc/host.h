@@ -19,6 +19,7 @@ struct wait {
     bool busy;
     u32 resends; /* while no device was at work on it */
     struct place place; /* of the turn */
+    u64 record; /* number in the trace of the turn's beginning */
     u64 deadline, patience; /* virtual time of the next resend, and from there to the one after */
 };
 

@@ -506,6 +506,41 @@ void nicemu_fabric_capture(nicemu_fabric *fabric, int on);
  * next call of any function but this object's getters. */
 const uint8_t *nicemu_fabric_captured(nicemu_fabric *fabric, size_t *n);
 
+/* One thing that happened, in the order in which it was put down. */
+enum {
+    NICEMU_SPAN_SENT = 0, /* a frame is there to be sent; what the link does not lose follows */
+    NICEMU_SPAN_LINK = 1, /* the bits of a copy of it on the link */
+    NICEMU_SPAN_DMA = 2, /* a payload on its way to a scratchpad */
+    NICEMU_SPAN_CORE = 3, /* a handler */
+    NICEMU_SPAN_TAKEN = 4, /* a handler, or a slot that copies, has taken a payload */
+    NICEMU_SPAN_OPEN = 5, /* a turn of a lane begins: a device's slot, a worker's chunk */
+    NICEMU_SPAN_CLOSE = 6 /* ... and ends: its result leaves, or is stored */
+};
+/* Records have numbers from 1 on; 0 is none. */
+typedef struct {
+    uint64_t begin, end; /* virtual time */
+    uint64_t from; /* SENT: the record of what made the frame; LINK: its SENT; DMA, TAKEN, CLOSE:
+                      the LINK by which it came */
+    uint64_t by; /* TAKEN: the CORE or OPEN that took it */
+    uint64_t pc; /* CORE: of the entry */
+    uint64_t cycles, instructions; /* CORE */
+    uint32_t kind; /* NICEMU_SPAN_* */
+    uint32_t where; /* SENT, LINK: 2 * link, + 1 where it goes down; others: node */
+    uint32_t core; /* CORE */
+    uint32_t plane, group, lane, round, seq, chunk; /* of all but LINK, DMA and TAKEN */
+    uint32_t child; /* SENT; CORE: the first whose payload it takes */
+    uint32_t bytes; /* SENT: of the frame; DMA: of the payload */
+    uint32_t payloads; /* CORE: how many it takes */
+    uint32_t frame; /* SENT: NICEMU_UP or NICEMU_DOWN, and 256 times its flags */
+    uint32_t copies; /* SENT: 0: lost; 2: duplicated */
+} nicemu_span;
+/* Put down what happens from now on, or (0) nothing more, and forget all; EINVAL where the fabric
+ * is not timed, or has had a group already. */
+int nicemu_fabric_trace(nicemu_fabric *fabric, int on);
+/* The *n records until now, there until the next call of any function but this object's getters;
+ * ENOMEM: the host had no memory for all of them. */
+int nicemu_fabric_traced(const nicemu_fabric *fabric, const nicemu_span **spans, uint64_t *n);
+
 /* Direction 0 is up. */
 int nicemu_link_counters_get(const nicemu_fabric *fabric, uint32_t link, uint32_t direction,
                              nicemu_link_counters *out);

@@ -7,6 +7,7 @@
 #include "group.h"
 #include "packet.h"
 #include "path.h"
+#include "trace.h"
 
 struct device;
 struct worker;
@@ -18,12 +19,14 @@ struct message {
     const u8 *payload;
     u32 bytes;
     struct buffer *owner; /* holds the payload, or NULL: memory that stays as it is */
+    u64 source; /* number in the trace of what made it */
 };
 
 struct outlet {
     void *fabric;
     bool timed; /* is the way to each event noted? */
     struct path path; /* the way to what is done now */
+    struct trace trace;
     /* Send over a direction of a link, not before virtual time `at`. */
     void (*send)(void *fabric, u32 direction, struct message *m, u64 at);
     /* A worker has stored the result of its turn. */

@@ -10,11 +10,14 @@ Times are seconds of virtual time; they have nothing to do with how long the hos
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, fields
+from contextlib import ExitStack
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from threading import RLock
 from types import TracebackType
 from typing import Any, Self
+
+import numpy as np
 
 from nicemu import _core
 from nicemu._core import Counters
@@ -28,13 +31,14 @@ from nicemu.errors import (
     NicemuError,
 )
 from nicemu.exchange import SECOND, Exchange, Job, RawPartial, rows
-from nicemu.image import KernelImage
+from nicemu.image import Entry, KernelImage
 from nicemu.machine import Machine, Network
 from nicemu.machine import machine as machine_of
 from nicemu.nic import SCRATCHPAD, Nic
 from nicemu.order import Order
 from nicemu.packet import drops
 from nicemu.pcap import Capture
+from nicemu.timeline import SPAN, Node, Timeline
 from nicemu.topology import Tree
 from nicemu.topology import topology as tree_of
 
@@ -340,6 +344,7 @@ class Fabric:
         order: str = "fixed",
         simd: str = "auto",
         capture: str | Path | None = None,
+        trace: str | Path | None = None,
     ) -> None:
         """Build the tree.
 
@@ -370,10 +375,12 @@ class Fabric:
             simd: host path of the cores.
             capture: file to which all frames that are sent are written; it appears on
                 :meth:`close`.
+            trace: with time="packet", file for a timeline of links, devices and cores, which
+                ui.perfetto.dev shows; it appears on :meth:`close`.
 
         Raises:
             ArgumentError: an argument is out of range.
-            FileFormatError: the capture cannot be written.
+            FileFormatError: the capture or the timeline cannot be written.
         """
         self.ranks = whole("ranks", ranks, 1, MAX_RANKS)
         self.mtu = whole("mtu", mtu, MTUS.start, MTUS.stop - 1)
@@ -381,6 +388,10 @@ class Fabric:
         self.arrival = known("order", order, ("fixed", "arrival")) == "arrival"
         if capture is not None:
             instance("capture", capture, (str, Path), "name a file")
+        if trace is not None:
+            instance("trace", trace, (str, Path), "name a file")
+            if time is None:
+                raise ArgumentError("trace without time: pass time='packet' as well")
         if time is not None:
             known("time", time, ("packet",))
         if network is not None:
@@ -443,9 +454,14 @@ class Fabric:
         for plane in range(self.planes):
             self._add_devices(plane)
             self._connect(plane, link, pcie if topology == "cards" else link)
-        self._capture = Capture(capture) if capture is not None else None
-        if self._capture is not None:
-            lib.nicemu_fabric_capture(self._fabric, 1)
+        self._entries: dict[int, str] = {}  # of the timeline, by address
+        with ExitStack() as reserved:  # neither file stays behind where the other is refused
+            self._capture = None if capture is None else reserved.enter_context(Capture(capture))
+            self._timeline = None if trace is None else reserved.enter_context(Timeline(trace))
+            reserved.pop_all()
+        lib.nicemu_fabric_capture(self._fabric, self._capture is not None)
+        if self._timeline is not None:
+            _core.call("trace", lib.nicemu_fabric_trace, self._fabric, 1)
 
     # ---- building --------------------------------------------------------------------------------
 
@@ -569,6 +585,13 @@ class Fabric:
         else:
             for device in self.devices.values():
                 entries = device.nic.place(image)
+            if self._timeline is not None:
+                self._entries |= {
+                    address: str(replace(Entry.of(name), payloads=k))
+                    for name, table in entries.items()
+                    for k, address in enumerate(table)
+                    if address
+                }
             job = exchange.reduction(image, entries, chunk, self._numbers(group))
         start = lib.nicemu_exchange_start
         try:
@@ -831,11 +854,32 @@ class Fabric:
             capture, self._capture = self._capture, None
             capture.__exit__(error)
 
+    def _save_timeline(self) -> None:
+        if self._timeline is None:
+            return
+        start, size = ffi.new("nicemu_span **"), ffi.new("uint64_t *")
+        _core.call("trace", lib.nicemu_fabric_traced, self._fabric, start, size)
+        spans = np.empty(size[0], SPAN)
+        ffi.memmove(spans.data, start[0], spans.nbytes)
+        nodes = {d.node: Node(d.name, "slot") for d in self.devices.values()}
+        nodes |= {node: Node(f"rank{rank}", "lane") for rank, node in enumerate(self._hosts)}
+        numbers = {node.name: number for number, node in nodes.items()}
+        links = [(numbers[link.child], numbers[link.parent]) for link in self.links()]
+        self._timeline.write(spans, nodes, links, self._entries)
+
+    def _end_timeline(self) -> None:
+        """Remove what has not been put in place."""
+        if self._timeline is not None:
+            timeline, self._timeline = self._timeline, None
+            timeline.__exit__()
+            _core.call("trace", lib.nicemu_fabric_trace, self._fabric, 0)
+
     def close(self) -> None:
-        """Close all groups, and put the capture in place.
+        """Close all groups, and put the capture and the timeline in place.
 
         Raises:
-            FileFormatError: the capture cannot be written.
+            FileFormatError: one of them cannot be written.
+            MemoryError: the host had no memory for all of the timeline.
         """
         self._close(None)
 
@@ -843,8 +887,13 @@ class Fabric:
         for group in list(self._groups.values()):
             group.close()
         with self._lock:
-            self._save_captured()
-            self._end_capture(error)
+            try:
+                self._save_captured()
+                self._end_capture(error)
+                if error is None:
+                    self._save_timeline()
+            finally:
+                self._end_timeline()
 
     def __enter__(self) -> Self:
         """The fabric itself."""
@@ -856,5 +905,5 @@ class Fabric:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Close it; after an exception, without a capture."""
+        """Close it; after an exception, without a capture or a timeline."""
         self._close(error)

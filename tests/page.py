@@ -12,8 +12,9 @@ import re
 import shlex
 import sys
 from collections.abc import Iterator
-from contextlib import redirect_stdout
+from contextlib import chdir, redirect_stdout
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from click.testing import CliRunner
@@ -55,7 +56,8 @@ def _command(text: str) -> str:
 def main() -> None:
     for page in sys.argv[1:]:
         text = path(page).read_text()
-        printed = iter([lines for _, lines in run(text, {})])
+        with TemporaryDirectory() as folder, chdir(folder):  # for what programs write
+            printed = iter([lines for _, lines in run(text, {})])
 
         def rewritten(found: re.Match[str], printed: Iterator[str] = printed) -> str:
             lines = next(printed)

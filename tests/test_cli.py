@@ -197,6 +197,34 @@ def test_no_capture_of_a_run_that_failed(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
+def test_a_timeline_of_both_runs(tmp_path: Path) -> None:
+    """It implies --time; seq tells the runs apart, and the last of the lanes ends with the run."""
+    path = tmp_path / "out.json"
+    runs = json.loads(nic("allreduce", "--json", "--trace", path).stdout)["runs"]
+    timed = json.loads(nic("allreduce", "--json", "--time").stdout)["runs"]
+    events = json.loads(path.read_text())["traceEvents"]
+    names = {e["tid"]: e["args"]["name"] for e in events if e["name"] == "thread_name"}
+    start = 0.0
+    for seq, run in enumerate(runs):
+        assert run["spent_seconds"] == timed[seq]["spent_seconds"] is not None
+        lanes = [
+            e
+            for e in events
+            if e["ph"] == "X" and names[e["tid"]].startswith("lane") and e["args"]["seq"] == seq
+        ]
+        end = max(e["ts"] + e["dur"] for e in lanes)
+        assert min(e["ts"] for e in lanes) == pytest.approx(start, abs=0.01)
+        assert end == pytest.approx(start + 1e6 * run["virtual_seconds"], abs=0.01)
+        start = end
+
+
+def test_no_timeline_of_a_run_that_failed(tmp_path: Path) -> None:
+    path = tmp_path / "out.json"
+    refused(nic("allreduce", "--trace", path, "--loss", 1), "nothing comes from rank0")
+    refused(nic("allreduce", "--trace", path, "none.npz"), "none.npz")
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_narrow_terminal_cuts_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """What does not fit in a column goes on in its next line."""
     monkeypatch.setenv("COLUMNS", "40")
@@ -348,6 +376,7 @@ def test_outputs_that_are_refused_before_any_work(
         refused(nic("allreduce", *paths, "-o", tmp_path / out), tmp_path / out)
     refused(nic("allreduce", "-o", tmp_path / "out.npz"), "needs FILES")
     refused(nic("allreduce", *paths, "--pcap", paths[1]), paths[1], "is also an input")
+    refused(nic("allreduce", *paths, "--trace", paths[1]), paths[1], "is also an input")
     (tmp_path / "link").symlink_to(paths[1])
     refused(nic("allreduce", *paths, "--pcap", tmp_path / "link"), "is also an input")
     (tmp_path / "link").unlink()
@@ -363,6 +392,7 @@ def test_outputs_that_are_refused_before_any_work(
         (["--loss", 1], ["nothing comes from rank0, rank1, rank2"]),
         (["--topology", "ring"], ["topology 'ring'", "star, cards or tree(N)"]),
         (["--pcap", "none/x.pcap"], ["none/x.pcap"]),
+        (["--trace", "none/x.json"], ["none/x.json"]),
         (["--dtype", "float8"], ["float8", "float16 (f16)"]),
         (["--op", "mean"], ["op 'mean' is unknown", "FILE.py:NAME", "sum"]),
     ],

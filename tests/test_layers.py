@@ -30,7 +30,7 @@ LEVELS: tuple[tuple[str, ...], ...] = (
     ("arguments",),
     ("dtypes", "machine", "_core", "files"),
     ("banks", "image", "elf", "gradients", "isa", "packet", "pcap", "topology"),  # data
-    ("fingerprint", "irmath", "lines", "llvm", "opmath", "words"),
+    ("fingerprint", "irmath", "lines", "llvm", "opmath", "timeline", "words"),
     ("clang",),
     ("scalar",),
     ("kernels", "c_ir", "python_ir"),
@@ -73,8 +73,8 @@ OUTSIDE = {
     "safetensors": {"gradients"},
 }
 #: The C core is behind one door; nic and exchange hand it descriptions of reductions, packet frames
-#: and fabric trees.
-DOOR = {"_core", "nic", "packet", "exchange", "fabric"}
+#: and fabric trees; timeline reads its records.
+DOOR = {"_core", "nic", "packet", "timeline", "exchange", "fabric"}
 #: The reference shares nothing with what it is held against.
 REFERENCE_MAY = {
     "errors",
@@ -197,7 +197,8 @@ HEADERS: dict[str, set[str]] = {
     "station.h": {"cores.h"},
     "group.h": {"buffer.h", "nicemu.h", "packet.h"},
     "path.h": {"base.h"},
-    "outlet.h": {"buffer.h", "group.h", "packet.h", "path.h"},
+    "trace.h": {"base.h", "nicemu.h"},
+    "outlet.h": {"buffer.h", "group.h", "packet.h", "path.h", "trace.h"},
     "host.h": {"outlet.h"},
     "device.h": {"outlet.h", "slot.h", "station.h"},
     "fabric.h": {"clock.h", "device.h", "host.h", "link.h"},
@@ -238,6 +239,7 @@ SOURCES: dict[str, set[str]] = {
     "clock.c": {"clock.h"},
     "link.c": {"link.h"},
     "slot.c": {"slot.h"},
+    "trace.c": {"trace.h"},
     "group.c": {"group.h"},
     "host.c": {"host.h", "stream.h"},
     "device.c": {"device.h"},
@@ -264,7 +266,7 @@ SOURCES: dict[str, set[str]] = {
     "vloops_avx512.c": {"vloops_x86.h", "vloops_fp.h", "vloops_table.h"},
 }
 #: whole objects are made and freed here; all else takes memory from them
-ALLOCATE = {"cores.c", "fabric.c", "party.c", "exchange.c"}
+ALLOCATE = {"cores.c", "fabric.c", "party.c", "exchange.c", "trace.c"}
 SYSTEM_HEADERS: dict[str, set[str]] = {
     "base.h": {"stdbool.h", "stddef.h", "stdint.h", "string.h"},
     "nicemu.h": {"stddef.h", "stdint.h"},

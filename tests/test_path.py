@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -143,8 +144,9 @@ def test_collectives_one_after_another() -> None:
     assert empty.time == 0 and not spent(empty)
 
 
-def test_the_guide() -> None:
+def test_the_guide(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What its programs print; ``python -m tests.page time`` writes it anew."""
+    monkeypatch.chdir(tmp_path)
     shown = [
         (found["shown"], lines) for found, lines in page.run(page.path("time").read_text(), {})
     ]

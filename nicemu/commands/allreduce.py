@@ -170,6 +170,9 @@ def _number(x: float | None) -> float | str | None:
 @click.option("--partials", is_flag=True, help="Show every device's partial sums.")
 @click.option("--time", "timed", is_flag=True, help="Links, devices and cores take their time.")
 @click.option("--pcap", type=click.Path(), help="Write all frames to a capture file.")
+@click.option(
+    "--trace", type=click.Path(), help="Write a timeline for ui.perfetto.dev; with --time."
+)
 @click.option("-o", "--output", type=click.Path(), help="Result: .safetensors, .npz or .npy.")
 @click.option("--dtype", help="Format of the elements; numpy stores bfloat16 without its name.")
 @click.option(
@@ -188,6 +191,7 @@ def allreduce(
     partials: bool,
     timed: bool,
     pcap: str | None,
+    trace: str | None,
     output: str | None,
     dtype: str | None,
     mtu: int,
@@ -215,12 +219,15 @@ def allreduce(
         groups = [worker_files([str(shipped / name)]) for name in ("bf16", "f16")]
         if output is not None:
             raise ArgumentError(f"-o {output}: needs FILES; without them nothing is written")
-    if pcap is not None:
-        spare(chain(*groups), Path(pcap))
+    for written in (pcap, trace):
+        if written is not None:
+            spare(chain(*groups), Path(written))
     done: list[_Reduction] = []
-    options: dict[str, Any] = {"seed": seed, "loss": loss, "time": "packet" if timed else None}
+    options: dict[str, Any] = {"seed": seed, "loss": loss, "capture": pcap, "trace": trace}
+    if timed or trace is not None:
+        options["time"] = "packet"
     with (
-        Fabric(len(groups[0]), topology, mtu=mtu, capture=pcap, **options) as fabric,
+        Fabric(len(groups[0]), topology, mtu=mtu, **options) as fabric,
         Communicator(fabric, algorithm="in-network") as world,
     ):
         for group in groups:
