@@ -1,4 +1,4 @@
-"""Pictures of what op benches found: a roofline, and rates by packet size.
+"""Pictures of what benches found: a roofline, rates by packet size, bandwidths by size.
 
 Owns: what is drawn, and how.  Only this module imports matplotlib (extra ``viz``).
 """
@@ -13,11 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from nicemu.bench import GIGA, OpRate, OpRates
+from nicemu.bench_collective import CollectiveTimes
 from nicemu.dtypes import item_of
 from nicemu.errors import ArgumentError
 from nicemu.image import Entry
 
-__all__ = ["FORMATS", "picture", "picture_format"]
+__all__ = ["FORMATS", "bandwidths", "picture", "picture_format"]
 
 #: of files, by the suffix of their names
 FORMATS = ("png", "svg", "pdf")
@@ -42,7 +43,7 @@ def picture_format(path: str) -> str:
 
 
 def picture(rates: OpRates, suffix: str) -> bytes:
-    """A file's bytes: a roofline, and rates by size of packets and by VLEN, where they vary.
+    """Of ops, a file's bytes: a roofline, and rates by size of packets and VLEN, where they vary.
 
     Args:
         rates: what was measured.
@@ -68,6 +69,53 @@ def picture(rates: OpRates, suffix: str) -> bytes:
     for text, (start, end) in slanted:
         (x0, y0), (x1, y1) = axes[0].transData.transform([start, end])
         text.set_rotation(math.degrees(math.atan2(y1 - y0, x1 - x0)))
+    return _file(figure, suffix)
+
+
+def bandwidths(times: CollectiveTimes, suffix: str) -> bytes:
+    """Of a collective, a file's bytes: bus and algorithm bandwidth by size, out of place.
+
+    Args:
+        times: what was measured.
+        suffix: one of FORMATS.
+
+    Raises:
+        ArgumentError: there is no array in any row.
+        ImportError: matplotlib is not installed: see :func:`picture_format`.
+    """
+    from matplotlib.figure import Figure
+
+    if not any(row.size for row in times.rows):
+        raise ArgumentError(f"plot of {times.collective}: arrays are empty: use more maxbytes")
+    where = times.where
+    kinds = dict.fromkeys((row.element, row.op, row.preset) for row in times.rows)
+    figure = Figure(figsize=(8.5, max(5.5, 0.22 * len(kinds))), layout="constrained")
+    axes = figure.subplots()
+    for i, kind in enumerate(kinds):
+        rows = [row for row in times.rows if (row.element, row.op, row.preset) == kind and row.size]
+        for what, style in (("busbw", "-"), ("algbw", ":")):
+            xs = [row.size for row in rows]
+            ys = [getattr(row, what)(row.out_of_place) / GIGA for row in rows]
+            named = i == 0 or what == "busbw"  # the dotted line beneath is algbw each time
+            label = " ".join(part for part in (*kind, what) if part) if named else None
+            axes.plot(xs, ys, style, marker=".", color=f"C{i % 10}", label=label)
+    for rate in times.rates:
+        axes.axhline(rate / 8 / GIGA, color="tab:red", linestyle="--", linewidth=0.8)
+        _note(axes, f"{rate / GIGA:g} Gb/s of a link", (0, rate / 8 / GIGA), (4, -10),
+              color="tab:red", xycoords=("axes fraction", "data"))  # fmt: skip
+    axes.set_xscale("log", base=2)
+    axes.set(
+        xlabel="size of the whole array, bytes", ylabel="GB/s, emulated", yscale="log",
+        title=f"{times.collective}: {where.ranks} ranks, {where.topology}, {where.algorithm}, "
+        f"{where.machine}\nframes of {where.mtu} bytes, window {where.window}",
+    )  # fmt: skip
+    axes.grid(alpha=0.3, linewidth=0.4)
+    figure.legend(loc="outside right upper", fontsize="small", frameon=False)
+    return _file(figure, suffix)
+
+
+def _file(figure: Any, suffix: str) -> bytes:
+    """The bytes of a figure's file."""
     file = BytesIO()
     figure.savefig(file, format=suffix, dpi=150)
     return file.getvalue()

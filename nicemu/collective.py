@@ -71,6 +71,21 @@ class Collective:
     reduces: bool
     bus: Callable[[int], float]
 
+    @property
+    def carries(self) -> bool:
+        """Whether there is an array at all."""
+        return self.gives is not _nothing
+
+    @property
+    def rooted(self) -> bool:
+        """Whether one rank is the root."""
+        return _at_root in (self.gives, self.takes)
+
+    @property
+    def parted(self) -> bool:
+        """Whether the whole array is cut into equal parts, one for each rank."""
+        return _block in (self.gives, self.takes)
+
     def given(self, arrays: Arrays, ranks: int, root: int) -> list[np.ndarray]:
         """An array per rank; empty ones where a rank gives nothing.
 
@@ -82,7 +97,7 @@ class Collective:
         Raises:
             ArgumentError: there is another number of them, or they differ in shape or dtype.
         """
-        if self.gives is _nothing:
+        if not self.carries:
             return [np.empty(0, np.uint8)] * ranks
         if self.gives is _at_root:
             if not isinstance(arrays, np.ndarray):
@@ -116,7 +131,7 @@ class Collective:
         Raises:
             ArgumentError: it cannot be cut into a part for each rank.
         """
-        if _block not in (self.gives, self.takes):
+        if not self.parted:
             return shape
         if not shape:
             raise ArgumentError(f"{self.name} of single numbers: use arrays of 1 axis or more")

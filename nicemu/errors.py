@@ -60,7 +60,7 @@ class StatusError(NicemuError):
 
 
 class TimingError(NicemuError):
-    """Cycles were counted that the machine's arithmetic forbids: they are not shown as reached."""
+    """Cycles or times that arithmetic forbids were counted: they are not shown as reached."""
 
 
 @dataclass(frozen=True)

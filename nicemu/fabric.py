@@ -51,6 +51,7 @@ __all__ = [
 ]
 
 DELAY = 1e-6  # of a link
+FEMTOSECONDS = 10**15  # of a second
 INSTRUCTION = 1000  # picoseconds of virtual time for each retired instruction
 END = 2**63  # picoseconds: the end of virtual time, so far from 2**64 that no delay leads beyond
 SLICE = 50_000  # events between two looks at Ctrl-C
@@ -104,12 +105,16 @@ class Link:
         fabric: whose.
         child, parent: names of its ends: of devices, or "rank0"...
         number: 0, 1, ... in the order of :meth:`Fabric.links`.
+        delay: that it takes at least, seconds.
+        rate: in each direction, bit/s; None where the fabric is not timed.
     """
 
     fabric: Fabric = field(repr=False)
     child: str
     parent: str
     number: int
+    delay: float
+    rate: float | None
 
     def down(self, at: float | None = None) -> None:
         """Cut it, at a virtual time (None: now): what is under way on it is lost.
@@ -275,7 +280,7 @@ def _picoseconds(seconds: float, what: str, most: float = 1e6) -> int:
 
 def _byte_time(rate: float) -> int:
     """Femtoseconds of a byte at so many bit/s."""
-    return round(8e15 / rate)
+    return round(8 * FEMTOSECONDS / rate)
 
 
 def _probability(p: float, what: str) -> int:
@@ -501,15 +506,18 @@ class Fabric:
             above = _on_plane(name, plane)
             for child in self._tree.children[name]:
                 below = f"rank{child}" if isinstance(child, int) else _on_plane(child, plane)
+                config = configs[isinstance(child, int)]
                 number = _core.call(
                     f"link of {below} to {above}",
                     lib.nicemu_fabric_connect,
                     self._fabric,
                     self._hosts[child] if isinstance(child, int) else self.devices[below].node,
                     self.devices[above].node,
-                    configs[isinstance(child, int)],
+                    config,
                 )
-                self._links[below, above] = Link(self, below, above, number)
+                rate = 8 * FEMTOSECONDS / config.byte_time if config.byte_time else None
+                delay = config.delay / SECOND
+                self._links[below, above] = Link(self, below, above, number, delay, rate)
 
     # ---- groups and exchanges --------------------------------------------------------------------
 

@@ -9,6 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from html import escape
+from itertools import zip_longest
 
 __all__ = ["Table", "Tabled"]
 
@@ -19,7 +20,7 @@ class Table:
 
     Attributes:
         head: the line.
-        columns: their names.
+        columns: their names; of several lines, if need be.
         rows: a cell per column; integers get thousands separators.
         texts: columns that are put to the left, as the first is.
     """
@@ -31,7 +32,8 @@ class Table:
 
     def __str__(self) -> str:
         """Columns to the right, the first and those of text to the left."""
-        lines = [[_text(cell) for cell in line] for line in (self.columns, *self.rows)]
+        heads = zip_longest(*(name.split("\n") for name in self.columns), fillvalue="")
+        lines = [[_text(cell) for cell in line] for line in (*heads, *self.rows)]
         left = [not i or name in self.texts for i, name in enumerate(self.columns)]
         widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
         texts = [
@@ -47,7 +49,8 @@ class Table:
         """The same for notebooks."""
 
         def line(tag: str, cells: Sequence[object]) -> str:
-            inner = "".join(f"<{tag}>{escape(_text(cell))}</{tag}>" for cell in cells)
+            texts = (escape(_text(cell)).replace("\n", "<br>") for cell in cells)
+            inner = "".join(f"<{tag}>{text}</{tag}>" for text in texts)
             return f"<tr>{inner}</tr>"
 
         body = line("th", self.columns) + "".join(line("td", row) for row in self.rows)

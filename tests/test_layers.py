@@ -39,7 +39,6 @@ LEVELS: tuple[tuple[str, ...], ...] = (
     ("host", "bounds", "assembly"),
     ("partials", "nic", "bare"),
     ("cost", "check", "listing", "perf", "bench", "bench_insn", "bench_scalar"),
-    ("bench_plot",),
     ("op",),
     ("builtin",),
     ("opfile",),
@@ -54,8 +53,12 @@ LEVELS: tuple[tuple[str, ...], ...] = (
     ("algorithms", "numerics", "exchange"),
     ("fabric", "collective"),
     ("communicator",),
+    ("expected",),
+    ("bench_collective",),
+    ("bench_plot",),
     ("commands",),
-    ("commands.console",),
+    ("commands.console", "commands.outputs"),
+    ("commands.bench_collective",),
     *((f"commands.{name}",) for name in COMMANDS),
     ("cli",),
     ("__main__",),
@@ -63,7 +66,10 @@ LEVELS: tuple[tuple[str, ...], ...] = (
 LEVEL = {name: i for i, names in enumerate(LEVELS) for name in names}
 #: Installed packages -> the only modules that may import them (numpy: any).
 OUTSIDE = {
-    "click": {"cli", "commands.console", *(f"commands.{name}" for name in COMMANDS)},
+    "click": {
+        "cli",
+        *(f"commands.{name}" for name in ("console", "outputs", "bench_collective", *COMMANDS)),
+    },
     "elftools": {"assembly", "compile", "llvm"},
     "llvmlite": {"llvm", "python_ir"},
     "numba": {"python_ir"},

@@ -26,7 +26,6 @@ if TYPE_CHECKING:  # imported where used: help needs neither the core nor a read
     from nicemu.communicator import Communicator
     from nicemu.dtypes import Format
     from nicemu.gradients import Gradients
-    from nicemu.image import KernelImage
     from nicemu.numerics import Report
     from nicemu.op import ReduceOp
     from nicemu.partials import Partial
@@ -272,6 +271,7 @@ def _reduce(
     dtype: str | None,
 ) -> _Reduction:
     """Read, reduce, check, write."""
+    from nicemu.expected import as_bits, expected, reference_of
     from nicemu.gradients import Output, read_group
 
     group = read_group(paths, dtype)
@@ -289,15 +289,14 @@ def _reduce(
             result = world.allreduce(streams, image, partials=partials)
             world.fabric.watch = None
         with progress("checking"):
-            reference = _reference(op, fmt)
+            reference = reference_of(op, fmt)
             exact = reference == "exact"
-            values = [_bits(v) for v in result.values if v is not None]
-            expected = (
-                values[0]
-                if reference == "worker 0"
-                else _expected(op, fmt, image, world, seq, result, streams)
-            )
-            differences = (_difference(group[0], bits, expected) for bits in values)
+            values = [as_bits(v) for v in result.values if v is not None]
+            if reference == "nobody":
+                reference, right = "worker 0", values[0]
+            else:
+                right = expected(op, fmt, image, world, result, streams, seq=seq)
+            differences = (_difference(group[0], bits, right) for bits in values)
             difference = next((d for d in differences if d is not None), None)
             error = _error(op.name, fmt, streams, _distinct(values)) if exact else None
             report = result.numerics(streams) if partials and exact else None
@@ -333,51 +332,6 @@ def _reduce(
         difference=difference,
         output=output if difference is None else None,
     )
-
-
-def _reference(op: ReduceOp, fmt: Format) -> str:
-    """What results are compared with: "exact", "host", or "worker 0", where nothing else has them.
-
-    The exact reference knows some built-in ops; the host runs all but assembly.
-    """
-    from nicemu.builtin import builtin
-    from nicemu.reference.arithmetic import OPS
-
-    if op.name in OPS and op is builtin(op.name, fmt):
-        return "exact"
-    return "host" if op.runs_on_host else "worker 0"
-
-
-def _expected(
-    op: ReduceOp,
-    fmt: Format,
-    image: KernelImage,
-    world: Communicator,
-    seq: int,
-    result: Result,
-    streams: Sequence[Any],
-) -> Any:
-    """What every worker must get, as bits: by the exact reference, else by the op on the host."""
-    from nicemu.image import Context
-    from nicemu.reference.tree import reduce_tree
-
-    if _reference(op, fmt) == "exact":
-        return _bits(reduce_tree(op.name, fmt, result.order, streams, image.preset).result)
-    (share,) = result.shares
-    values = op.reference(
-        streams,
-        preset=image.preset,
-        order=share.order,
-        context=Context(seq=seq),
-        chunk=world.chunk(image),
-        devices={path: world.fabric.devices[name].number for path, name in share.names.items()},
-    )
-    return _bits(values)
-
-
-def _bits(values: Any) -> Any:
-    """Items as bytes that can be compared, whatever they are."""
-    return values.view(f"V{values.itemsize}")
 
 
 def _error(op: str, fmt: Format, streams: Sequence[Any], results: Sequence[Any]) -> float:

@@ -1,24 +1,22 @@
-"""`nicemu bench insn|op`: what things cost, in units that people know.
+"""`nicemu bench`: what things cost, in units that people know.
 
-Owns: the group, the arguments of its commands, where answers go.  What is measured is bench's.
+Owns: the group, and the arguments of insn and op.  Those of collectives are bench_collective's;
+what is measured is nicemu.bench's and its neighbours'.
 """
 
 from __future__ import annotations
 
-import csv
-import io
-import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from itertools import product
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING
 
 import click
 
+from nicemu.commands.bench_collective import collectives
 from nicemu.commands.console import progress
-from nicemu.errors import ArgumentError
-from nicemu.files import WholeFile
+from nicemu.commands.outputs import Outputs, answers
 from nicemu.image import PRESETS
 from nicemu.machine import MACHINES
 
@@ -27,70 +25,17 @@ if TYPE_CHECKING:  # imported where used: help needs no core
 
 __all__ = ["bench"]
 
-F = TypeVar("F", bound=Callable[..., Any])
-STDOUT = "-"
 DEFAULT = ("sum", "scalar_sum")
 ELEMENTS = ("float16", "bfloat16")  # where an op leaves it open
 
 
 @click.group()
 def bench() -> None:
-    """Measure costs on emulated cores: of instructions, and of ops beside the wire."""
+    """Measure what things cost: instructions, ops beside the wire, collectives by size."""
 
 
-# ---- what the commands have in common ------------------------------------------------------------
-
-
-def _common(function: F) -> F:
-    """The machine, and where the answer goes."""
-    for add in (
-        click.option("--csv", "as_csv", type=click.Path(), help="Rows to a file; - is stdout."),
-        click.option("--json", "as_json", type=click.Path(), help="All to a file; - is stdout."),
-        click.option(
-            "--machine", type=click.Choice(list(MACHINES)), default="card", show_default=True
-        ),
-    ):
-        function = add(function)
-    return function
-
-
-class _Outputs:
-    """Files that are opened before a measurement and written after it."""
-
-    def __init__(self, stack: ExitStack, paths: Mapping[str, str | None]) -> None:
-        """Reserve them: kind -> path, or None where it is not asked for."""
-        asked = {kind: path for kind, path in paths.items() if path is not None}
-        twice = sorted(path for path in asked.values() if list(asked.values()).count(path) > 1)
-        if twice:
-            raise ArgumentError(f"--{' and --'.join(asked)} {twice[0]!r}: name two files")
-        self.kinds = set(asked)
-        self._files = {
-            kind: None if path == STDOUT else stack.enter_context(WholeFile(path))
-            for kind, path in asked.items()
-        }
-
-    def write(self, kind: str, data: bytes) -> None:
-        """What was made of one kind, if it was asked for."""
-        if kind not in self._files:
-            return
-        file = self._files[kind]
-        if file is None:
-            click.echo(data, nl=False)
-        else:
-            with file.put() as part:
-                part.write_bytes(data)
-
-    def show(self, found: object, record: Any, rows: Sequence[Mapping[str, Any]]) -> None:
-        """What was found in each form that is asked for; for people, unless - is."""
-        self.write("json", f"{json.dumps(record, indent=2)}\n".encode())
-        lines = io.StringIO(newline="")
-        table = csv.DictWriter(lines, rows[0], lineterminator="\n")
-        table.writeheader()
-        table.writerows(rows)
-        self.write("csv", lines.getvalue().encode())
-        if None not in self._files.values():
-            click.echo(str(found))
-
+for command in collectives():
+    bench.add_command(command)
 
 # ---- the commands --------------------------------------------------------------------------------
 
@@ -103,7 +48,7 @@ class _Outputs:
 @click.option(
     "--lmul", type=int, multiple=True, default=(1, 4), show_default=True, help="1, 2, 4, 8."
 )
-@_common
+@answers
 def insn(
     vlen: int | None,
     sew: tuple[int, ...],
@@ -118,7 +63,7 @@ def insn(
     which = MACHINES[machine]
     which = which if vlen is None else replace(which, vlen=vlen)
     with ExitStack() as stack:
-        outputs = _Outputs(stack, {"json": as_json, "csv": as_csv})
+        outputs = Outputs(stack, {"json": as_json, "csv": as_csv})
         with progress("measuring instructions") as advance:
             found = insn_costs(which, sew, lmul, advance)
         outputs.show(found, found.record(), [row.record() for row in found.rows])
@@ -144,7 +89,7 @@ def insn(
 @click.option("--rate", type=float, default=200, show_default=True, help="Of a port, Gb/s.")
 @click.option("--by-vlen", is_flag=True, help="Print which VLEN keeps up, and no terms.")
 @click.option("--plot", type=click.Path(), help="A picture: .png, .svg or .pdf (extra viz).")
-@_common
+@answers
 def op(
     ops: tuple[str, ...],
     dtypes: tuple[str, ...],
@@ -172,7 +117,7 @@ def op(
     lines = [LineRate(count, rate * GIGA) for count in ports]
     suffix = "" if plot is None else picture_format(plot)
     with ExitStack() as stack:
-        outputs = _Outputs(stack, {"json": as_json, "csv": as_csv, "plot": plot})
+        outputs = Outputs(stack, {"json": as_json, "csv": as_csv, "plot": plot})
         images = [image for name in ops or DEFAULT for image in _images(name, dtypes, presets)]
         cases = list(product(images, machines, payloads))
         with progress("timing ops") as advance:

@@ -83,12 +83,12 @@ def fail(message: str, code: int) -> NoReturn:
     raise click.exceptions.Exit(code)
 
 
-def size_of(text: str) -> int:
+def size_of(text: str, what: str = "memory") -> int:
     """A size: bytes, or K, M or G for powers of 1024."""
     digits = text.rstrip("KMG")
     unit = SIZES.get(text[len(digits) :])
     if unit is None or not (digits.isascii() and digits.isdigit()):
-        raise ArgumentError(f"memory {text!r} is no size: use e.g. 65536, 64K, 256M or 1G")
+        raise ArgumentError(f"{what} {text!r} is no size: use e.g. 65536, 64K, 256M or 1G")
     return int(digits) * unit
 
 
