@@ -15,6 +15,7 @@ from nicemu.compile import Code, decoded, linked
 from nicemu.errors import OpError
 from nicemu.image import ENTRIES, REQUIRED
 from nicemu.lines import shown
+from nicemu.target import Target
 
 __all__ = ["assemble", "lines"]
 
@@ -33,16 +34,18 @@ def _lines(elf: bytes) -> list[tuple[int, int]]:
     )
 
 
-def assemble(source: str, file: str, name: str) -> Code:
+def assemble(source: str, file: str, name: str, target: Target) -> Code:
     """Machine code of a source in which the entries are labels.
 
     Args:
         source: RISC-V assembly as clang reads it.
         file: what it is called in messages.
         name: of the op.
+        target: the cores that are to run it; what they lack is not replaced.
 
     Raises:
-        OpError: it is not assembly, lacks an entry, or is no code that stands alone.
+        OpError: it is not assembly, has an instruction that the cores do not, lacks an entry, or is
+            no code that stands alone.
         ImageError: ziglang is not installed.
     """
     if reads := re.search(r"\.(?:incbin|include)\b", source):
@@ -63,7 +66,7 @@ def assemble(source: str, file: str, name: str) -> Code:
             f"{place(None)}: there is no entry {missing[0]}: write code behind each of the labels "
             f"{', '.join(REQUIRED)}"
         )
-    decoded(code, place)
+    decoded(code, place, target)
     return Code(code, {entry: labels[entry] for entry in ENTRIES if entry in labels})
 
 

@@ -5,6 +5,7 @@ Owns: the image ``scalar_sum``, written by hand: one element after the other, th
 
 from __future__ import annotations
 
+from nicemu.compile import extensions
 from nicemu.dtypes import Format, format_of
 from nicemu.errors import ArgumentError
 from nicemu.image import KernelImage, preset_formats
@@ -56,8 +57,14 @@ def scalar_sum(element: str | Format, preset: str | None = None) -> KernelImage:
     ):
         entries[name] = 4 * len(words)
         words += _loop(body, payload.size)
+    text = code(words)
     return KernelImage.made_for(
-        formats, op=SCALAR_SUM, preset=PRESET, code=code(words), entries=entries
+        formats,
+        op=SCALAR_SUM,
+        preset=PRESET,
+        code=text,
+        entries=entries,
+        extensions=extensions(text, SCALAR_SUM),
     )
 
 

@@ -15,6 +15,7 @@ from nicemu.errors import Fault
 from nicemu.image import LEAVING, Context, Entry, KernelImage
 from nicemu.machine import Machine
 from nicemu.samples import ordinary
+from nicemu.target import target_of
 
 __all__ = ["Bounds", "bounds"]
 
@@ -98,7 +99,7 @@ class _Runner:
         """Accumulator and destination after a call; the latter is empty where nothing leaves."""
         formats = self.image.formats
         does = Entry.of(entry)
-        cores = Cores(1, self.machine.vlen)
+        cores = Cores(1, self.machine.vlen, extensions=target_of(self.machine).extensions)
         cores.map(CODE, -(-len(self.image.code) // 64) * 64, X)
         cores.write(CODE, self.image.code)
         regions: list[_Region] = []

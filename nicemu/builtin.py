@@ -17,6 +17,7 @@ from nicemu.arguments import known
 from nicemu.dtypes import Format, format_of
 from nicemu.errors import ArgumentError
 from nicemu.image import KernelImage
+from nicemu.machine import Machine
 from nicemu.op import ReduceOp, reduce_op
 from nicemu.opmath import bits, from_bits
 
@@ -286,7 +287,10 @@ def builtin(op: str, element: str | np.dtype | type | Format) -> ReduceOp:
 
 
 def kernel(
-    op: str, element: str | np.dtype | type | Format, preset: str | None = None
+    op: str,
+    element: str | np.dtype | type | Format,
+    preset: str | None = None,
+    machine: str | Machine | None = None,
 ) -> KernelImage:
     """The kernel image of a built-in op, made when first asked for and kept in the cache.
 
@@ -299,10 +303,12 @@ def kernel(
         preset: numerics: "wide" (float32 accumulator and partial sums), "per-hop" (float32
             accumulator, partial sums rounded) or "per-add" (rounded at every addition); None: the
             op's own, "wide" as a rule.
+        machine: whose cores run it, preset name or :class:`nicemu.Machine`; None: cores that have
+            everything.
 
     Raises:
-        ArgumentError: unknown op, format or preset.
-        OpError: the op is not for that format.
+        ArgumentError: unknown op, format, preset or machine.
+        OpError: the op is not for that format, or not for these cores.
         ImageError: the image cannot be built.
     """
-    return builtin(op, element).image(element, preset)
+    return builtin(op, element).image(element, preset, machine)

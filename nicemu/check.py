@@ -6,25 +6,27 @@ is tried samples', the host's bits host's.  All but these is asked of an image, 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import product
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
-from nicemu._core import VLENS, Cores, extension_names
+from nicemu._core import VLENS
 from nicemu.bounds import bounds
 from nicemu.dtypes import Format, Item, item_of
 from nicemu.errors import FaultError, StatusError
 from nicemu.host import HostKernels
 from nicemu.image import LEAVING, Context, Formats, KernelImage
-from nicemu.isa import extensions
+from nicemu.isa import uses
 from nicemu.machine import Machine
 from nicemu.machine import machine as machine_of
 from nicemu.nic import Nic, Stream
 from nicemu.samples import edges, every, ordinary, simple
 from nicemu.tables import Table, Tabled
+from nicemu.target import said, target_of
 
 __all__ = ["Check", "Finding", "Law", "check"]
 
@@ -157,7 +159,13 @@ class Check(Tabled):
         return tables if laws else tables[:1]
 
 
-def check(image: KernelImage, host: HostKernels | None, machine: str | Machine, seed: int) -> Check:
+def check(
+    image: KernelImage,
+    host: HostKernels | None,
+    machine: str | Machine,
+    seed: int,
+    lines: Mapping[int, str] = MappingProxyType({}),
+) -> Check:
     """Ask everything.
 
     Args:
@@ -165,9 +173,10 @@ def check(image: KernelImage, host: HostKernels | None, machine: str | Machine, 
         host: the same op as code of the host; None: there is none, and nothing is asked of it.
         machine: preset name or :class:`nicemu.Machine`.
         seed: of the random elements.
+        lines: offset in the code -> the author's line, where it is written for some cores.
     """
     which = machine_of(machine)
-    findings = [_known(image, which)]
+    findings = [_known(image, which, lines)]
     laws: tuple[Law, ...] = ()
     if findings[0].good:
         findings += _kept(image, which)
@@ -196,25 +205,22 @@ def check(image: KernelImage, host: HostKernels | None, machine: str | Machine, 
 # ---- the code ------------------------------------------------------------------------------------
 
 
-def _known(image: KernelImage, machine: Machine) -> Finding:
+def _known(image: KernelImage, machine: Machine, lines: Mapping[int, str]) -> Finding:
     """Is every instruction one of the machine's cores'?"""
-    cores, at, count = Cores(1, machine.vlen), 0, 0
-    has = extension_names() if machine.isa is None else extensions(machine.isa, machine.vlen)
-    used: set[str] = set()
-    while at < len(image.code):
-        word = int.from_bytes(image.code[at : at + 4], "little")
-        row = cores.decode(word)
-        if row is None or at + row.size > len(image.code):
-            detail = f"{word:#010x} at {at:#x} is no instruction of the cores"
-            return Finding("instructions known", "no", detail, good=False)
-        if row.extension not in has:
-            detail = f"{row.name} at {at:#x} is of {row.extension}, and {machine.name} has none"
-            return Finding("instructions known", "no", detail, good=False)
-        used.add(row.extension)
-        at += row.size
-        count += 1
-    detail = f"{count:,} instructions, {len(image.code):,} bytes, nothing undefined; of "
-    return Finding("instructions known", "yes", detail + " ".join(sorted(used)))
+    target = target_of(machine)
+    found, unknown = uses(image.code)
+    lacked = next((use for use in found if use.extension not in target.extensions), None)
+    if lacked is not None:
+        why = f"is of {said(lacked.extension)}, {target.without(lacked.extension)}"
+        detail = f"{lacked.row.name} {why}: {lines.get(lacked.at, f'at {lacked.at:#x}')}"
+        return Finding("instructions known", "no", detail, good=False)
+    if unknown is not None:
+        word = int.from_bytes(image.code[unknown : unknown + 4], "little")
+        detail = f"{word:#010x} at {unknown:#x} is no instruction of the cores"
+        return Finding("instructions known", "no", detail, good=False)
+    used = sorted({use.extension for use in found})
+    detail = f"{len(found):,} instructions, {len(image.code):,} bytes, nothing undefined; of "
+    return Finding("instructions known", "yes", detail + " ".join(used))
 
 
 def _kept(image: KernelImage, machine: Machine) -> list[Finding]:

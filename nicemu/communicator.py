@@ -38,6 +38,7 @@ from nicemu.image import Context, KernelImage
 from nicemu.op import ReduceOp
 from nicemu.order import devices, leaves
 from nicemu.partials import Partial, Share, gather
+from nicemu.target import target_of
 
 __all__ = ["Communicator", "Handle"]
 
@@ -355,7 +356,7 @@ class Communicator:
         given = record.given(arrays, self.ranks, root)
         if given[root].dtype.hasobject:
             raise ArgumentError("arrays of Python objects: use numbers, which frames can carry")
-        image = _image(op, preset, given[0].dtype) if record.reduces else None
+        image = self._image(op, preset, given[0].dtype) if record.reduces else None
         dtype = image.formats.result.dtype if image else given[0].dtype
         gives, takes = record.stretches(self.ranks, root, given[root].size)
         shape = record.shape(given[root].shape, self.ranks)
@@ -374,6 +375,18 @@ class Communicator:
         if algorithm != "auto":
             return algorithm
         return IN_NETWORK if len(self._group.names) > 1 else "ring"
+
+    def _image(self, op: Op, preset: str | None, dtype: np.dtype) -> KernelImage:
+        """One that the devices can run; of an op, the one that is made for them."""
+        if isinstance(op, str):
+            return kernel(op, dtype, preset, self.fabric.machine)
+        if isinstance(op, ReduceOp):
+            return op.image(dtype, preset, self.fabric.machine)
+        instance("op", op, KernelImage, "name one, or pass a ReduceOp or a KernelImage")
+        if item_of(op.element).dtype != dtype:
+            raise ArgumentError(f"arrays of {dtype}: the image of {op.op} takes {op.element}")
+        target_of(self.fabric.machine).check(op)
+        return op
 
     # ---- in the network --------------------------------------------------------------------------
 
@@ -566,17 +579,6 @@ def _with_partials(result: Result, found: Sequence[Partial]) -> Result:
     if places:  # else the order was that of arrival
         found = sorted(found, key=lambda piece: places[piece.device])
     return replace(result, partials=gather(found))
-
-
-def _image(op: Op, preset: str | None, dtype: np.dtype) -> KernelImage:
-    if isinstance(op, str):
-        return kernel(op, dtype, preset)
-    if isinstance(op, ReduceOp):
-        return op.image(dtype, preset)
-    instance("op", op, KernelImage, "name one, or pass a ReduceOp or a KernelImage")
-    if item_of(op.element).dtype != dtype:
-        raise ArgumentError(f"arrays of {dtype}: the image of {op.op} takes {op.element}")
-    return op
 
 
 def _common(a: range, b: range) -> range:

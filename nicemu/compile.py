@@ -16,15 +16,15 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 
-import numpy as np
-
 from nicemu import kernels, llvm, scalar
-from nicemu._core import Cores, instructions
+from nicemu._core import extension_names
 from nicemu.errors import OpError
 from nicemu.image import ABI_VERSION, Formats, KernelImage, cached
+from nicemu.isa import Use, uses
 from nicemu.lines import branches_marked, known_places, with_lines
 from nicemu.llvm import installed
 from nicemu.scalar import ScalarFunction
+from nicemu.target import EVERY, Target, said
 from nicemu.vectors import VectorLoop, vector_loop, vector_module
 
 __all__ = [
@@ -34,6 +34,7 @@ __all__ = [
     "compile_functions",
     "compile_image",
     "decoded",
+    "extensions",
     "kernels_of",
     "linked",
     "source_lines",
@@ -60,14 +61,14 @@ class Source(Protocol):
     def key(self) -> Hashable:
         """All that its functions depend on, hashable, of a stable repr; imports nothing heavy."""
 
-    def code(self, formats: Formats) -> Code:
-        """The code of its image.
+    def code(self, formats: Formats, target: Target) -> Code:
+        """The code of its image for the cores of a machine.
 
         Raises:
             OpError: it cannot be compiled.
         """
 
-    def lines(self, formats: Formats, code: bytes) -> Mapping[int, str]:
+    def lines(self, formats: Formats, code: bytes, target: Target) -> Mapping[int, str]:
         """Offset of an instruction in the image's code -> the line of source it is of."""
 
 
@@ -98,8 +99,8 @@ class FunctionSource(Source, Protocol):
 Place: TypeAlias = Callable[[int | None], str]
 
 
-def linked(elf: bytes, place: Place) -> tuple[bytes, dict[str, int]]:
-    """Code of an object, and the offsets of its symbols.
+def linked(elf: bytes, place: Place, target: Target = EVERY) -> tuple[bytes, dict[str, int]]:
+    """Code of an object for the cores of a machine, and the offsets of its symbols.
 
     Raises:
         OpError: it is more than code that stands alone.
@@ -114,7 +115,8 @@ def linked(elf: bytes, place: Place) -> tuple[bytes, dict[str, int]]:
             moved.setdefault(table.get_symbol(row["r_info_sym"]).name, row["r_offset"])
     for symbol in table.iter_symbols():
         if symbol["st_shndx"] == "SHN_UNDEF" and symbol.name:
-            raise OpError(f"{place(moved.get(symbol.name))}: {scalar.missing(symbol.name)}")
+            why = target.missing(symbol.name) or scalar.missing(symbol.name)
+            raise OpError(f"{place(moved.get(symbol.name))}: {why}")
     for section in file.iter_sections():
         if section["sh_flags"] & 2 and section["sh_size"] and section.name != ".text":
             raise OpError(f"{place(None)}: it needs a table in memory: compute the values instead")
@@ -130,27 +132,37 @@ def linked(elf: bytes, place: Place) -> tuple[bytes, dict[str, int]]:
     return file.get_section(index).data(), offsets
 
 
-def decoded(code: bytes, place: Place) -> list[tuple[int, str]]:
-    """Offset and name of every instruction.
+def decoded(code: bytes, place: Place, target: Target) -> list[Use]:
+    """Every instruction.
 
     Raises:
-        OpError: the cores do not have one.
+        OpError: the cores of the machine do not have one.
     """
-    cores, at, found = Cores(), 0, []
-    words = np.frombuffer(code + bytes(2), "<u2").astype(np.uint32)
-    rows = cores.find(words[:-1] | words[1:] << 16)  # at every place where one could begin
-    table = instructions()
-    while at < len(rows):
-        if rows[at] < 0:
-            word = int.from_bytes(code[2 * at : 2 * at + 4], "little")
+    found, unknown = uses(code)
+    if unknown is not None:
+        word = int.from_bytes(code[unknown : unknown + 4], "little")
+        raise OpError(
+            f"{place(unknown)}: {word:#010x} at {unknown:#x} is no instruction of the cores: use "
+            "one that they have"
+        )
+    for use in found:
+        if use.extension not in target.extensions:
             raise OpError(
-                f"{place(2 * at)}: {word:#010x} at {2 * at:#x} is no instruction of the cores: use "
-                "one that they have"
+                f"{place(use.at)}: {use.row.name} is of {said(use.extension)}, "
+                f"{target.without(use.extension)}: use what they have, or another machine"
             )
-        row = table[rows[at]]
-        found.append((2 * at, row.name))
-        at += row.size // 2
     return found
+
+
+def extensions(code: bytes, name: str) -> tuple[str, ...]:
+    """The extensions that an op's code needs, as KernelImage.extensions.
+
+    Raises:
+        OpError: no cores have one of its instructions.
+    """
+    used = {use.extension for use in decoded(code, lambda at: name, EVERY)}
+    used |= {"v"} if "zvfh" in used else set()
+    return tuple(row for row in extension_names() if row in used)
 
 
 #: whole registers are stored only where there are too few of them
@@ -169,6 +181,7 @@ _STATIONS = (
     "llvm",
     "python_ir",
     "scalar",
+    "target",
     "vectors",
 )
 
@@ -183,16 +196,27 @@ def _compiler() -> str:
 
 
 def kernels_of(
-    name: str, source: FunctionSource, formats: Formats
+    name: str, source: FunctionSource, formats: Formats, target: Target = EVERY
 ) -> tuple[scalar.ScalarOp, kernels.Kernels]:
-    """The IR of an op: its functions, and the kernels around them.
+    """The IR of an op for the cores of a machine: its functions, and the kernels around them.
 
     Raises:
         OpError: the op cannot be compiled.
         ImageError: llvmlite or numba is missing.
     """
+    formats = target.formats(formats)
     op = scalar.scalar_op(name, source.functions(formats), formats)
-    return op, kernels.kernels(op, formats)
+    if why := target.lacking(line for body in op.bodies.values() for line in body):
+        raise OpError(f"{_noted(op, name)}: {why}, or another machine")
+    made = kernels.kernels(op, formats, target.fuses)
+    if not target.vectors:
+        made = replace(made, widths=dict.fromkeys(made.widths))
+    return op, made
+
+
+def _noted(op: scalar.ScalarOp, name: str) -> str:
+    """The op, and where it computes in more digits than its numbers have, if it does."""
+    return f"{name} ({op.notes[0].rpartition(': ')[0]})" if op.notes else name
 
 
 @dataclass(frozen=True)
@@ -210,9 +234,10 @@ _Module: TypeAlias = tuple[list[str], Callable[[list[str]], bytes]]
 class _Compilation:
     """The kernels of an op on their way to code, each for itself: none depends on another."""
 
-    def __init__(self, name: str, source: FunctionSource, formats: Formats) -> None:
+    def __init__(self, name: str, source: FunctionSource, formats: Formats, target: Target) -> None:
         self.name = name
-        self.op, self.kernels = kernels_of(name, source, formats)
+        self.target = target
+        self.op, self.kernels = kernels_of(name, source, formats, target)
         self._loops: dict[tuple[str, int], VectorLoop | None] = {}
 
     def loop(self, symbol: str, width: int | None) -> VectorLoop | None:
@@ -232,22 +257,26 @@ class _Compilation:
         out: list[_Module] = []
         if known:
             text = vector_module(known, self.kernels.metadata)
-            out.append(([text], lambda texts: llvm.emit_vectors(texts[0], self.name)))
+            out.append(([text], lambda texts: llvm.emit_vectors(texts[0], self.name, self.target)))
         if others:
             both = [self.kernels.module(others), self.op.ir]
-            out.append((both, lambda texts: llvm.emit(texts, others, self.name)))
+            out.append((both, lambda texts: llvm.emit(texts, others, self.name, self.target)))
         return out
 
     def compiled(self, widths: Mapping[str, int | None]) -> dict[str, _Function]:
         """The same kernels' code."""
         out: dict[str, _Function] = {}
         for texts, emit in self.modules(widths):
-            code, offsets = linked(emit(texts), lambda offset: self.name)
-            spills = [at for at, row in decoded(code, lambda offset: self.name) if row in _SPILLS]
+            code, offsets = linked(emit(texts), self._place, self.target)
+            rows = decoded(code, self._place, self.target)
+            spills = [use.at for use in rows if use.row.name in _SPILLS]
             for symbol, begin, end in _pieces(code, offsets):
                 spilling = any(begin <= at < end for at in spills)
                 out[symbol] = _Function(code[begin:end], spilling)
         return out
+
+    def _place(self, offset: int | None) -> str:
+        return self.name
 
     def narrowest(self, symbol: str) -> int:
         """Items by vscale below which it makes no sense to halve."""
@@ -307,21 +336,23 @@ def _placed(codes: Mapping[str, bytes]) -> dict[str, int]:
     return dict(zip(codes, ends, strict=False))
 
 
-def compile_functions(name: str, source: FunctionSource, formats: Formats) -> Code:
-    """The code of an op that consists of functions.
+def compile_functions(name: str, source: FunctionSource, formats: Formats, target: Target) -> Code:
+    """The code of an op that consists of functions, for the cores of a machine.
 
     Raises:
         OpError: the op cannot be compiled.
         ImageError: llvmlite or numba is missing.
     """
-    compilation = _Compilation(name, source, formats)
+    compilation = _Compilation(name, source, formats, target)
     _, codes = compilation.fitted()
     offsets, op = _placed(codes), compilation.op
     entries = {entry: offsets[symbol] for entry, symbol in compilation.kernels.symbols.items()}
     return Code(b"".join(codes.values()), entries, op.statuses, op.notes)
 
 
-def compile_image(name: str, source: Source, formats: Formats, preset: str) -> KernelImage:
+def compile_image(
+    name: str, source: Source, formats: Formats, preset: str, target: Target = EVERY
+) -> KernelImage:
     """The kernel image of an op, from the cache or newly built.
 
     Args:
@@ -329,43 +360,48 @@ def compile_image(name: str, source: Source, formats: Formats, preset: str) -> K
         source: its code.
         formats: what it is made for.
         preset: what the formats are called.
+        target: the cores that are to run it.
 
     Raises:
-        OpError: the op cannot be compiled.
+        OpError: the op cannot be compiled for them.
         ImageError: a tool that compiles is missing, or its code does not fit.
     """
 
     def build() -> KernelImage:
-        made = source.code(formats)
+        made = source.code(formats, target)
         return KernelImage.made_for(
             formats,
             op=name,
             preset=preset,
             code=made.code,
             entries=made.entries,
+            extensions=extensions(made.code, name),
             statuses=made.statuses,
             notes=made.notes,
         )
 
-    recipe = (ABI_VERSION, _compiler(), llvm.RECIPE, name, preset, str(formats), source.key())
+    tools = (ABI_VERSION, _compiler(), llvm.RECIPE, target.extensions)
+    recipe = (*tools, name, preset, str(formats), source.key())
     digest = hashlib.sha256(repr(recipe).encode()).hexdigest()
     return cached(f"{name}-{preset}-{digest[:32]}", build)
 
 
 def source_lines(
-    name: str, source: FunctionSource, formats: Formats, code: bytes
+    name: str, source: FunctionSource, formats: Formats, code: bytes, target: Target
 ) -> dict[int, str]:
     """Offset of an instruction in an image -> the line of source it is of: ``file.py:7: return x``.
 
     Args:
         name, source, formats: of the op.
         code: of its image.  An op whose code is another when compiled with locations has none.
+        target: the cores that it is for.
 
     Raises:
         OpError: the op cannot be compiled.
         ImageError: llvmlite or numba is missing.
     """
-    compilation = _Compilation(name, source, formats)
+    compilation = _Compilation(name, source, formats, target)
+    formats = target.formats(formats)
     widths, codes = compilation.fitted()
     if b"".join(codes.values()) != code:
         return {}

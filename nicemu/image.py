@@ -19,10 +19,12 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from string import digits
 from types import MappingProxyType
+from typing import Protocol, runtime_checkable
 
 from nicemu.arguments import known, whole
 from nicemu.dtypes import Format, Item, format_of, item_of
 from nicemu.errors import ArgumentError, ImageError
+from nicemu.machine import Machine
 
 __all__ = [
     "ABI_VERSION",
@@ -40,6 +42,7 @@ __all__ = [
     "Context",
     "Entry",
     "Formats",
+    "Imaged",
     "KernelImage",
     "cache_dir",
     "cached",
@@ -223,8 +226,9 @@ MAX_CODE = 1 << 20
 #: of ops and presets
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,31}")
 NAMES = "1..32 letters, digits, _ and -, no digit first"
+_EXTENSION = re.compile(r"[a-z][a-z0-9]*")
 _MAGIC = b"nicemu-k"
-_LAYOUT = 2
+_LAYOUT = 3
 # magic, layout version, ABI version, file bytes, text bytes, code bytes
 _HEADER = struct.Struct("<8sHHIII")
 _DIGEST = 32
@@ -233,7 +237,7 @@ _TYPES = tuple(field.name for field in fields(Formats))
 
 @dataclass(frozen=True)
 class KernelImage:
-    """Position-independent RV64GCV code of one op over one set of formats, for any VLEN.
+    """Position-independent RV64 code of one op over one set of formats, for any VLEN.
 
     Attributes:
         op: name of the reduce op.
@@ -242,6 +246,7 @@ class KernelImage:
             ``value:float32 index:int64`` (nicemu.dtypes.item_of reads it).
         code: the machine code; it needs no relocation and is at most 1 MiB.
         entries: entry name -> offset in ``code``; two entries may share an offset.
+        extensions: what cores must have to run it, as nicemu.isa.provided names it; empty: unknown.
         statuses: what it means when an entry returns 1, 2, ...
         notes: what the op's author should know of how it was compiled.
         abi: version of the calling convention.
@@ -258,6 +263,7 @@ class KernelImage:
     result: str
     code: bytes = field(repr=False)
     entries: Mapping[str, int] = field(hash=False)
+    extensions: tuple[str, ...] = ()
     statuses: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     abi: int = ABI_VERSION
@@ -296,11 +302,13 @@ class KernelImage:
                     f"image entry {entry!r} at {offset!r}: use an even offset inside the code"
                 )
         object.__setattr__(self, "entries", MappingProxyType(dict(self.entries)))
-        for name in ("statuses", "notes"):
+        for name in ("extensions", "statuses", "notes"):
             texts = tuple(getattr(self, name))
             if not all(isinstance(text, str) and text.isprintable() for text in texts):
                 raise ImageError(f"image {name} {texts!r}: use texts of one line")
             object.__setattr__(self, name, texts)
+        if odd := [x for x in self.extensions if not _EXTENSION.fullmatch(x)]:
+            raise ImageError(f"image extension {odd[0]!r}: use names as in an ISA string")
 
     @classmethod
     def made_for(
@@ -311,14 +319,17 @@ class KernelImage:
         preset: str,
         code: bytes,
         entries: Mapping[str, int],
+        extensions: tuple[str, ...] = (),
         statuses: tuple[str, ...] = (),
         notes: tuple[str, ...] = (),
     ) -> KernelImage:
         """An image by its formats; the rest as the attributes."""
         element, accumulator, partial, result = (str(getattr(formats, name)) for name in _TYPES)
         return cls(
-            op, preset, element, accumulator, partial, result, code, entries, statuses, notes
-        )
+            op=op, preset=preset, element=element, accumulator=accumulator, partial=partial,
+            result=result, code=code, entries=entries, extensions=extensions, statuses=statuses,
+            notes=notes,
+        )  # fmt: skip
 
     @property
     def formats(self) -> Formats:
@@ -389,6 +400,19 @@ class KernelImage:
         if not same:
             raise ImageError("image is not as nicemu writes it: build it again")
         return image
+
+
+@runtime_checkable
+class Imaged(Protocol):
+    """What has an image for each machine: a reduce op."""
+
+    def image(
+        self,
+        element: str | Format | None = None,
+        preset: str | None = None,
+        machine: str | Machine | None = None,
+    ) -> KernelImage:
+        """The image for an element format, a preset and a machine; None: its own, any."""
 
 
 # ---- the cache -----------------------------------------------------------------------------------

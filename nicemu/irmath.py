@@ -1,7 +1,8 @@
 """Functions as LLVM IR that front ends and conversions call by name, the same on every target.
 
 Owns: exp, exp2, log, log2 and tanh of float32 (errors below 1.3 ulp, no branches, no tables), what
-LLVM leaves to the target (division, shifts, NaN's sign), and float8 in and out of float32.
+LLVM leaves to the target (division, shifts, NaN's sign), and floats that are held as
+integers in and out of float32.
 
 Names are ``nicemu.name.type``.  exp: x = n ln 2 + r, e^r = 1 + r + r^2 p(r), scaled by 2^n in two
 steps, of which the second rounds.  log: x = 2^e (1 + f), f in [-1/3, 1/3], log(1 + f) = f - f^2/2 +
@@ -285,28 +286,29 @@ define float @nicemu.odd.f64.f32(double %x) alwaysinline {
 
 
 def _widen(row: Format) -> str:
-    """8 bits to float32: the fields at their place, the exponent put right by a product."""
+    """To float32: the fields at their place, the exponent put right by a product."""
+    i, sign = f"i{8 * row.size}", 1 << (8 * row.size - 1)
     scale = 2.0 ** (127 - ((1 << (row.exponent_bits - 1)) - 1))
     special = (
         ""
-        if row.infinity & ((1 << row.fraction_bits) - 1)
+        if row.infinity & ((1 << row.fraction_bits) - 1) or row.exponent_bits == 8
         else f"""
   %infinite = icmp eq i32 %m, {row.infinity}
   %v1 = select i1 %infinite, i32 {0x7F800000}, i32 %v0"""
     )
     last = "%v1" if special else "%v0"
     return f"""
-define float @nicemu.widen.{row.alias}(i8 %x) alwaysinline {{
-  %w = zext i8 %x to i32
-  %m = and i32 %w, 127
+define float @nicemu.widen.{row.alias}({i} %x) alwaysinline {{
+  %w = zext {i} %x to i32
+  %m = and i32 %w, {sign - 1}
   %shifted = shl i32 %m, {23 - row.fraction_bits}
   %small = bitcast i32 %shifted to float
   %value = fmul float %small, {_constant(scale)}
   %v0 = bitcast float %value to i32{special}
   %nan = icmp ugt i32 %m, {row.infinity}
   %v2 = select i1 %nan, i32 {0x7FC00000}, i32 {last}
-  %s = and i32 %w, 128
-  %sign = shl i32 %s, 24
+  %s = and i32 %w, {sign}
+  %sign = shl i32 %s, {32 - 8 * row.size}
   %sign1 = select i1 %nan, i32 0, i32 %sign
   %bits = or i32 %v2, %sign1
   %r = bitcast i32 %bits to float
@@ -316,18 +318,19 @@ define float @nicemu.widen.{row.alias}(i8 %x) alwaysinline {{
 
 
 def _narrow(row: Format) -> str:
-    """float32 to 8 bits, to nearest, ties to even; too large: infinity, or where there is none NaN.
+    """From float32, to nearest, ties to even; too large: infinity, or where there is none NaN.
 
     Normal results: round on the bits.  Subnormal ones: adding a power of two that has the smallest
     subnormal as its last place rounds, and leaves the bits at the end.
     """
+    i, width = f"i{8 * row.size}", 8 * row.size
     bias = (1 << (row.exponent_bits - 1)) - 1
     cut = 23 - row.fraction_bits
     smallest = (127 - bias + 1) << 23  # bits of the smallest normal number
     unit = 2.0 ** (1 - bias - row.fraction_bits + 23)
     beyond = row.infinity + (1 if row.infinity & ((1 << row.fraction_bits) - 1) else 0)
     return f"""
-define i8 @nicemu.narrow.{row.alias}(float %x) alwaysinline {{
+define {i} @nicemu.narrow.{row.alias}(float %x) alwaysinline {{
   %bits = bitcast float %x to i32
   %m = and i32 %bits, {0x7FFFFFFF}
   %last = lshr i32 %m, {cut}
@@ -344,15 +347,15 @@ define i8 @nicemu.narrow.{row.alias}(float %x) alwaysinline {{
   %v0 = select i1 %issub, i32 %subnormal, i32 %normal
   %over = icmp ugt i32 %v0, {beyond - 1}
   %v1 = select i1 %over, i32 {beyond}, i32 %v0
-  %s = lshr i32 %bits, 24
-  %sign = and i32 %s, 128
+  %s = lshr i32 %bits, {32 - width}
+  %sign = and i32 %s, {1 << (width - 1)}
   %v2 = or i32 %v1, %sign
   %nan = icmp ugt i32 %m, {0x7F800000}
   %toobig = icmp ugt i32 %v1, {row.infinity}
   %none = or i1 %nan, %toobig
   %v3 = select i1 %none, i32 {row.canonical_nan}, i32 %v2
-  %r = trunc i32 %v3 to i8
-  ret i8 %r
+  %r = trunc i32 %v3 to {i}
+  ret {i} %r
 }}
 """
 

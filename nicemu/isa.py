@@ -1,17 +1,20 @@
 """ISA strings, such as ``rv64gc_zba``: which extensions they name.
 
-Owns: how the manual's chapter "ISA Extension Naming Conventions" writes them, and which extension
-needs which other.  What exists is in csrc/ext.def.
+Owns: how the manual's chapter "ISA Extension Naming Conventions" writes them, which extension needs
+which other, and which code needs.  What exists is in csrc/ext.def.
 """
 
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 
-from nicemu._core import extension_names
+import numpy as np
+
+from nicemu._core import Cores, Insn, extension_names, instructions
 from nicemu.errors import ArgumentError
 
-__all__ = ["extensions", "known"]
+__all__ = ["Use", "extensions", "known", "provided", "uses"]
 
 #: Names that stand for several.
 SHORT = {"g": ("i", "m", "a", "f", "d", "zicsr", "zifencei"), "b": ("zba", "zbb", "zbs")}
@@ -75,3 +78,69 @@ def extensions(text: str, vlen: int) -> tuple[str, ...]:
             names += SHORT.get(name, ()) + NEEDS.get(name, ())
             on.add(name)
     return tuple(name for name in extension_names() if name in on)
+
+
+def provided(text: str | None, vlen: int) -> tuple[str, ...]:
+    """What cores with an ISA string have, what is there without being named included.
+
+    Args:
+        text: the string; None: everything.
+        vlen: bits of a vector register.
+
+    Returns:
+        Names as instructions have them (``Insn.extension``), in the order of ext.def.
+
+    Raises:
+        ArgumentError: see :func:`extensions`.
+    """
+    if text is None:
+        return extension_names()
+    on = {*extensions(text, vlen), "priv"}
+    on |= {"h16"} if on & {"zfh", "zfbfmin"} else set()
+    on |= {"cd"} if {"c", "d"} <= on else set()
+    return tuple(name for name in extension_names() if name in on)
+
+
+@dataclass(frozen=True)
+class Use:
+    """An instruction in code.
+
+    Attributes:
+        at: its offset.
+        row: of the table.
+        extension: that it needs, as :func:`provided` names it.
+    """
+
+    at: int
+    row: Insn
+    extension: str
+
+
+_REAL = re.compile(r"vm?f(?!irst)")  # vector floating point
+_SET = {"vsetvli": 0x7FF, "vsetivli": 0x3FF}  # -> the bits of its vtype, from bit 20
+
+
+def uses(code: bytes) -> tuple[list[Use], int | None]:
+    """The instructions of code, one after the other from its beginning.
+
+    Vector floating point of 16-bit elements needs Zvfh; their width is taken to be that of the
+    vsetvli or vsetivli before them in the code.
+
+    Returns:
+        They, and the offset at which there is none that any cores have; None: there are no others.
+    """
+    words = np.frombuffer(code + bytes(2 + len(code) % 2), "<u2").astype(np.uint32)
+    pairs = words[:-1] | words[1:] << 16
+    rows = Cores().find(pairs)  # at every place where one could begin
+    table, at, width = instructions(), 0, 64
+    found: list[Use] = []
+    while at < len(rows):
+        if rows[at] < 0 or 2 * at + table[rows[at]].size > len(code):
+            return found, 2 * at
+        row = table[rows[at]]
+        if bits := _SET.get(row.name):
+            width = 8 << ((int(pairs[at]) >> 20 & bits) >> 3 & 7)
+        half = width <= 16 and row.extension == "v" and _REAL.match(row.name)
+        found.append(Use(2 * at, row, "zvfh" if half else row.extension))
+        at += row.size // 2
+    return found, None

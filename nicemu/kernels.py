@@ -283,12 +283,13 @@ def _fields(values: Sequence[str], item: Item) -> list[tuple[str, Format]]:
     return list(zip(values, item.formats, strict=True))
 
 
-def _entry(op: ScalarOp, formats: Formats, entry: Entry) -> tuple[str, int | None]:
+def _entry(op: ScalarOp, formats: Formats, entry: Entry, fuses: bool) -> tuple[str, int | None]:
     """The function: what the payloads give, to the accumulator or to the destination; its width."""
     acc = formats.accumulator
     loop = _Loop(op, acc)
     step, source = _loading(op, formats) if entry.partials else ("lift", formats.element)
-    total = _merged(loop, entry, step, source)
+    fused = fuses and _adds(op, step, source, acc)
+    total = _merged(loop, entry, step, source, fused)
     steps, items = ([step], [source, acc]) if entry.reducing else ([], [acc])
     if entry.reducing and (entry.payloads > 1 or not entry.fresh):
         steps.append("merge")
@@ -303,10 +304,9 @@ def _entry(op: ScalarOp, formats: Formats, entry: Entry) -> tuple[str, int | Non
     return loop.kernel(entry), _width(op, steps, items)
 
 
-def _merged(loop: _Loop, entry: Entry, step: str, source: Item) -> list[str]:
+def _merged(loop: _Loop, entry: Entry, step: str, source: Item, fused: bool) -> list[str]:
     """The accumulator with the payloads in it, in child order; step: what takes them."""
-    op, acc = loop.op, loop.accumulator
-    fused = _adds(op, step, source, acc)
+    acc = loop.accumulator
     total = None if entry.fresh else loop.load("%acc", acc)
     for j in range(entry.payloads):
         given = _fields(loop.load(f"%p{j}", source), source)
@@ -452,7 +452,7 @@ class Kernels:
         return self.declarations + bodies + _METADATA + loops + self.metadata
 
 
-def kernels(op: ScalarOp, formats: Formats) -> Kernels:
+def kernels(op: ScalarOp, formats: Formats, fuses: bool = True) -> Kernels:
     """The kernels of an image: a loop for every entry.
 
     Entries with the same body share one function; fan-in variants may be missing.
@@ -460,8 +460,9 @@ def kernels(op: ScalarOp, formats: Formats) -> Kernels:
     Args:
         op: the functions.
         formats: what they work on.
+        fuses: whether a sum of bfloat16 in float32 is to be a multiply-add: the same bits.
     """
-    made = {str(entry): _entry(op, formats, entry) for entry in _entries(op)}
+    made = {str(entry): _entry(op, formats, entry, fuses) for entry in _entries(op)}
     owner: dict[tuple[str, int | None], str] = {}
     symbols = {name: owner.setdefault(row, name) for name, row in made.items()}
     fields = max(

@@ -14,20 +14,20 @@ from importlib import metadata
 from typing import Any
 
 from nicemu.errors import ImageError
+from nicemu.target import EVERY, Target
 
-__all__ = ["FEATURES", "RECIPE", "emit", "emit_vectors", "installed", "on_host", "optimise"]
+__all__ = ["RECIPE", "emit", "emit_vectors", "installed", "on_host", "optimise"]
 
 TRIPLE = "riscv64-unknown-elf"
-FEATURES = "+m,+a,+f,+d,+c,+v,+zfh,+zvfh,+zfbfmin,+zvfbfmin,+zvfbfwma,+zba,+zbb,+zbs,+zicond"
 TARGET = {
     "cpu": "generic-rv64",
-    "features": FEATURES,
     "opt": 3,
     "reloc": "static",
     "codemodel": "medium",
 }
 SCALAR = {"loop_vectorization": False, "slp_vectorization": False, "loop_unrolling": True}
 KERNEL = {"loop_vectorization": True, "slp_vectorization": False, "loop_unrolling": False}
+PLAIN = {"loop_vectorization": False, "slp_vectorization": False, "loop_unrolling": False}
 VECTORS = ("instruction_combine", "simplify_cfg")  # passes for loops that are vectors already
 # constants are built by instructions, not loaded: an image has no data.  Only the RISC-V back end
 # knows these options, so the user's numba does not see them.
@@ -47,7 +47,7 @@ def installed(package: str) -> str:
 
 
 #: everything about LLVM that code depends on
-RECIPE = (TRIPLE, TARGET, OPTIONS, SCALAR, KERNEL, VECTORS, installed("llvmlite"))
+RECIPE = (TRIPLE, TARGET, OPTIONS, SCALAR, KERNEL, PLAIN, VECTORS, installed("llvmlite"))
 
 
 @cache
@@ -90,8 +90,9 @@ def _run(llvm: Any, module: Any, machine: Any, settings: dict[str, bool]) -> Non
     builder.getModulePassManager().run(module, builder)
 
 
-def _cores(llvm: Any) -> Any:
-    return llvm.Target.from_triple(TRIPLE).create_target_machine(**TARGET)
+def _cores(llvm: Any, target: Target) -> Any:
+    triple = llvm.Target.from_triple(TRIPLE)
+    return triple.create_target_machine(features=target.features, **TARGET)
 
 
 def _prepared(llvm: Any, machine: Any, texts: Iterable[str], keep: Iterable[str], what: str) -> Any:
@@ -109,11 +110,15 @@ def _prepared(llvm: Any, machine: Any, texts: Iterable[str], keep: Iterable[str]
 
 
 def _for_cores(
-    texts: Iterable[str], keep: Iterable[str], what: str, settings: dict[str, bool]
+    texts: Iterable[str],
+    keep: Iterable[str],
+    what: str,
+    settings: dict[str, bool],
+    target: Target,
 ) -> tuple[Any, Any]:
     """The module that texts are together, after the passes, and its machine."""
     llvm = _llvm()
-    machine = _cores(llvm)
+    machine = _cores(llvm, target)
     module = _prepared(llvm, machine, texts, keep, what)
     _run(llvm, module, machine, settings)
     return module, machine
@@ -122,26 +127,29 @@ def _for_cores(
 def optimise(texts: Iterable[str], keep: Iterable[str], what: str) -> str:
     """Modules linked, inlined into the functions to keep, and simplified; no vectors.
 
+    It is the same for all cores: their bits are.
+
     Raises:
         ImageError: a module is not valid IR.
     """
     with _LOCK:
-        module, _ = _for_cores(texts, keep, what, SCALAR)
+        module, _ = _for_cores(texts, keep, what, SCALAR, EVERY)
         return str(module)
 
 
-def emit(texts: Iterable[str], keep: Iterable[str], what: str) -> bytes:
-    """A RISC-V ELF object of modules, with vectors.
+def emit(texts: Iterable[str], keep: Iterable[str], what: str, target: Target) -> bytes:
+    """A RISC-V ELF object of modules, with vectors where the cores have them.
 
     Raises:
         ImageError: a module is not valid IR.
     """
     with _LOCK:
-        module, machine = _for_cores(texts, keep, what, KERNEL)
+        settings = KERNEL if target.vectors else PLAIN
+        module, machine = _for_cores(texts, keep, what, settings, target)
         return bytes(machine.emit_object(module))
 
 
-def emit_vectors(text: str, what: str) -> bytes:
+def emit_vectors(text: str, what: str, target: Target) -> bytes:
     """A RISC-V ELF object of a module that stands alone and whose loops are over vectors already.
 
     Raises:
@@ -149,7 +157,7 @@ def emit_vectors(text: str, what: str) -> bytes:
     """
     llvm = _llvm()
     with _LOCK:
-        machine = _cores(llvm)
+        machine = _cores(llvm, target)
         module = _linked(llvm, [text], machine, what)
         passes = llvm.create_new_module_pass_manager()
         for name in VECTORS:

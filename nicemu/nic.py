@@ -34,7 +34,7 @@ from nicemu._core import Cores, Counters, Cycles, Stop
 from nicemu._nicemu import ffi, lib
 from nicemu.arguments import flag, function, instance, known, whole
 from nicemu.banks import waits
-from nicemu.dtypes import Item, item_of
+from nicemu.dtypes import Format, Item, item_of
 from nicemu.errors import ArgumentError, FaultError, ImageError, StatusError
 from nicemu.image import (
     ALIGNMENT,
@@ -45,12 +45,13 @@ from nicemu.image import (
     REQUIRED,
     Context,
     Entry,
+    Imaged,
     KernelImage,
 )
-from nicemu.isa import extensions
 from nicemu.machine import Machine
 from nicemu.machine import machine as machine_of
 from nicemu.tables import Table, Tabled
+from nicemu.target import target_of
 
 __all__ = ["CoreUse", "Handled", "Nic", "ReduceResult", "Stream"]
 
@@ -191,10 +192,6 @@ def _array(values: object, what: str) -> np.ndarray:
     return values
 
 
-def _check_image(image: object) -> None:
-    instance("image", image, KernelImage, "pass a nicemu.KernelImage")
-
-
 def _checked_context(context: Context | None) -> Context:
     """What handlers may know; by default one contributor."""
     if context is None:
@@ -265,8 +262,8 @@ class Nic:
         wanted = _host_threads() if threads is None else whole("threads", threads, 1, MOST_THREADS)
         self.threads = min(wanted, self.machine.cores)
         m = self.machine
-        on = None if m.isa is None else extensions(m.isa, m.vlen)
-        self._cores = Cores(m.cores, m.vlen, simd=simd, extensions=on)
+        self._target = target_of(m)
+        self._cores = Cores(m.cores, m.vlen, simd=simd, extensions=self._target.extensions)
         self._conflicts = flag("conflicts", conflicts)
         self._counting = flag("cycles", cycles) or self._conflicts
         if self._counting:
@@ -301,16 +298,32 @@ class Nic:
         return self._image
 
     @_one_at_a_time
-    def load(self, image: KernelImage) -> None:
+    def load(
+        self,
+        image: KernelImage | Imaged,
+        *,
+        element: str | Format | None = None,
+        preset: str | None = None,
+    ) -> None:
         """Put an image into the code memory of all cores, in place of the one before.
 
         Registers, scratchpads and stacks are cleared: an image cannot see what another left.
 
+        Args:
+            image: a kernel image, or a :class:`nicemu.ReduceOp`, whose image for this machine is
+                taken.
+            element, preset: of the op's image; None: the op's own.
+
         Raises:
-            ArgumentError: it is no image.
+            ArgumentError: it is neither, or what :meth:`nicemu.ReduceOp.image` says of element and
+                preset.
+            ImageError: the cores lack an extension that the image needs.
+            OpError: the op cannot be compiled for these cores.
         """
-        _check_image(image)
         self._check_idle()
+        if not isinstance(image, KernelImage) and isinstance(image, Imaged):
+            image = image.image(element, preset, self.machine)
+        self._check_image(image)
         if self._placed:
             self._cores.write(CODE, bytes(self._code_end - CODE))
             self._placed.clear()
@@ -333,9 +346,9 @@ class Nic:
 
         Raises:
             ArgumentError: it is no image.
-            ImageError: code memory is full.
+            ImageError: code memory is full, or the cores lack an extension that the image needs.
         """
-        _check_image(image)
+        self._check_image(image)
         if image.code not in self._placed:
             at = -(-self._code_end // ALIGNMENT) * ALIGNMENT
             end = at + len(image.code)
@@ -401,6 +414,12 @@ class Nic:
         self._check_idle()
         for core in range(self.machine.cores):
             self._cores.clear_counters(core)
+
+    def _check_image(self, image: object) -> None:
+        """It is one, and for cores like these."""
+        self._target.check(
+            instance("image", image, KernelImage, "pass a nicemu.KernelImage or ReduceOp")
+        )
 
     def _check_idle(self) -> None:
         """The rest of a reduction would go on with what a callback has changed."""

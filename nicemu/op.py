@@ -31,6 +31,7 @@ from nicemu.files import refuse
 from nicemu.fingerprint import fingerprint
 from nicemu.image import NAME, NAMES, Formats, KernelImage, preset_formats
 from nicemu.lines import shown
+from nicemu.target import EVERY, Target, target_of
 
 if TYPE_CHECKING:
     from nicemu.check import Check
@@ -85,13 +86,13 @@ class _Named(FunctionSource, Protocol):
 class _Functions:
     """What sources of functions share: from functions to code it is the same way."""
 
-    def code(self: _Named, formats: Formats) -> Code:
+    def code(self: _Named, formats: Formats, target: Target) -> Code:
         """See compile.Source."""
-        return compile_functions(self.name, self, formats)
+        return compile_functions(self.name, self, formats, target)
 
-    def lines(self: _Named, formats: Formats, code: bytes) -> Mapping[int, str]:
+    def lines(self: _Named, formats: Formats, code: bytes, target: Target) -> Mapping[int, str]:
         """See compile.Source."""
-        return source_lines(self.name, self, formats, code)
+        return source_lines(self.name, self, formats, code, target)
 
 
 @dataclass
@@ -183,13 +184,13 @@ class _AssemblySource:
 
         return ("assembly", RECIPE, self.text, self.file)
 
-    def code(self, formats: Formats) -> Code:
+    def code(self, formats: Formats, target: Target) -> Code:
         """See compile.Source."""
         from nicemu.assembly import assemble
 
-        return assemble(self.text, self.file, self.name)
+        return assemble(self.text, self.file, self.name, target)
 
-    def lines(self, formats: Formats, code: bytes) -> Mapping[int, str]:
+    def lines(self, formats: Formats, code: bytes, target: Target) -> Mapping[int, str]:
         """See compile.Source."""
         from nicemu.assembly import lines
 
@@ -318,24 +319,32 @@ class ReduceOp:
         )
 
     def image(
-        self, element: str | np.dtype | type | Format | None = None, preset: str | None = None
+        self,
+        element: str | np.dtype | type | Format | None = None,
+        preset: str | None = None,
+        machine: str | Machine | None = None,
     ) -> KernelImage:
-        """The kernel image for an element format and a preset, from the cache or newly made.
+        """The kernel image for an element format, a preset and a machine, from the cache or new.
+
+        Its bits are the same on every machine; its code is of what the machine's cores have.
 
         Args:
             element: name, dtype or row of nicemu.dtypes; None: the op's own.
             preset: "wide", "per-hop" or "per-add"; None: the op's own.
+            machine: preset name or :class:`nicemu.Machine`; None: one that has everything.
 
         Raises:
-            ArgumentError: see :meth:`formats`.
-            OpError: the op cannot be compiled for a core; the message says where and why.
+            ArgumentError: see :meth:`formats`; an unknown machine.
+            OpError: the op cannot be compiled for these cores; the message says where and why.
             ImageError: numba or llvmlite is missing.
         """
-        formats = self.formats(element, preset)
+        return self._image(self.formats(element, preset), preset, target_of(machine))
+
+    def _image(self, formats: Formats, preset: str | None, target: Target) -> KernelImage:
         chosen = preset or self.preset
-        key = (formats, chosen, self._source.key())  # globals may have changed
+        key = (formats, chosen, target, self._source.key())  # globals may have changed
         if key not in self._images:
-            made = compile_image(self.name, self._source, formats, chosen)
+            made = compile_image(self.name, self._source, formats, chosen, target)
             self._images[key] = made
         return self._images[key]
 
@@ -431,10 +440,16 @@ class ReduceOp:
         from nicemu.check import check
 
         number = whole("seed", seed, 0, 2**64 - 1)
-        return check(self.image(element, preset), self._on_host(element, preset), machine, number)
+        host = self._on_host(element, preset)
+        if host is not None:
+            return check(self.image(element, preset, machine), host, machine, number)
+        image = self.image(element, preset)  # assembly is what it is, whatever the cores have
+        lines = self._source.lines(self.formats(element, preset), image.code, EVERY)
+        return check(image, None, machine, number, lines)
 
     def disasm(
         self,
+        machine: str | Machine | None = None,
         *,
         element: str | np.dtype | type | Format | None = None,
         preset: str | None = None,
@@ -442,15 +457,16 @@ class ReduceOp:
         """The instructions of the image, and the author's line of each that has one.
 
         Args:
-            element, preset: see :meth:`image`.
+            element, preset, machine: see :meth:`image`.
 
         Raises:
             ArgumentError, OpError, ImageError: see :meth:`image`.
         """
         from nicemu.listing import listing
 
-        image = self.image(element, preset)
-        lines = self._source.lines(self.formats(element, preset), image.code)
+        image = self.image(element, preset, machine)
+        formats = self.formats(element, preset)
+        lines = self._source.lines(formats, image.code, target_of(machine))
         return listing(image.code, image.labels, sources=lines)
 
     def cost(
@@ -474,7 +490,7 @@ class ReduceOp:
         """
         from nicemu.cost import cost
 
-        return cost(self.image(element, preset), machine, payload)
+        return cost(self.image(element, preset, machine), machine, payload)
 
 
 def _read(source: str | Path) -> tuple[str, str | None]:

@@ -140,8 +140,8 @@ class _Lines:
         """A value in memory as the number it is computed in."""
         if row.kind == "bool":  # any byte but 0 is true
             return self.let(f"zext i1 {self.let(f'icmp ne i8 {value}, 0')} to i8")
-        if row.kind == "float" and row.size == 1:
-            return self.let(f"call float @nicemu.widen.{row.alias}(i8 {value})")
+        if _is_held(row):
+            return self.let(f"call float @nicemu.widen.{row.alias}({row.llvm} {value})")
         if row.kind == "float" and row.size == 2:
             return self.let(f"fpext {row.llvm} {value} to float")
         if row.kind == "uint":
@@ -154,10 +154,10 @@ class _Lines:
             if src.kind != "float":
                 verb = "sitofp" if src.kind == "int" else "uitofp"
                 src, value = DOUBLE, self.let(f"{verb} {src.llvm} {value} to double")
-            if row.size == 1:
+            if _is_held(row):
                 if src == DOUBLE:
                     value = self.let(f"call float @nicemu.odd.f64.f32(double {value})")
-                return self.let(f"call i8 @nicemu.narrow.{row.alias}(float {value})")
+                return self.let(f"call {row.llvm} @nicemu.narrow.{row.alias}(float {value})")
             if 8 * row.size == src.bits:
                 return value
             verb = "fptrunc" if 8 * row.size < src.bits else "fpext"
@@ -166,6 +166,11 @@ class _Lines:
             return value
         verb = "trunc" if 8 * row.size < src.bits else "sext" if src.kind == "int" else "zext"
         return self.let(f"{verb} {src.llvm} {value} to {row.llvm}")
+
+
+def _is_held(row: Format) -> bool:
+    """Is it a float whose bits are an integer in memory, as cores do not compute with it?"""
+    return row.kind == "float" and row.llvm[0] == "i"
 
 
 def _convert(lines: _Lines, value: str, src: Format, dst: Format) -> str:

@@ -431,12 +431,13 @@ def test_file_layout_is_as_documented() -> None:
     data = built.to_bytes()
     c = len(built.code)
     t = len(data) - 24 - c - 32
-    assert struct.unpack_from("<8sHHIII", data) == (b"nicemu-k", 2, 1, len(data), t, c)
+    assert struct.unpack_from("<8sHHIII", data) == (b"nicemu-k", 3, 1, len(data), t, c)
     assert json.loads(data[24 : 24 + t]) == {
         "abi": 1,
         "accumulator": "float32",
         "element": "bfloat16",
         "entries": dict(built.entries),
+        "extensions": list(built.extensions),
         "notes": [],
         "op": "sum",
         "partial": "float32",
@@ -489,6 +490,7 @@ def test_hostile_files_are_refused_or_valid() -> None:
         ({"partial": "f32"}, "full names"),
         ({"result": "value:float32 value:int8"}, "different names"),
         ({"statuses": ("two\nlines",)}, "one line"),
+        ({"extensions": ("V 1",)}, "'V 1': use names as in an ISA string"),
         ({"code": b"\x82"}, "1 bytes"),
         ({"code": b""}, "0 bytes"),
         ({"entries": {"first": 0}}, "no entry 'load'"),

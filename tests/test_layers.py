@@ -30,6 +30,7 @@ LEVELS: tuple[tuple[str, ...], ...] = (
     ("arguments",),
     ("dtypes", "machine", "_core", "files"),
     ("banks", "image", "elf", "gradients", "isa", "packet", "pcap", "topology"),  # data
+    ("target",),
     ("fingerprint", "irmath", "lines", "llvm", "opmath", "timeline", "words"),
     ("clang",),
     ("scalar",),

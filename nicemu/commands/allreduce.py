@@ -285,7 +285,8 @@ def _reduce(
         before = _work(world)
         with progress(f"reducing {fmt.name}") as advance:
             world.fabric.watch = lambda: advance(*world.fabric.progress())
-            image = op.image(fmt, preset)  # before the clock runs: it may take a second
+            # before the clock runs: it may take a second
+            image = op.image(fmt, preset, world.fabric.machine)
             result = world.allreduce(streams, image, partials=partials)
             world.fabric.watch = None
         with progress("checking"):

@@ -18,7 +18,7 @@ from nicemu.commands.bench_collective import collectives
 from nicemu.commands.console import progress
 from nicemu.commands.outputs import Outputs, answers
 from nicemu.image import PRESETS
-from nicemu.machine import MACHINES
+from nicemu.machine import MACHINES, Machine
 
 if TYPE_CHECKING:  # imported where used: help needs no core
     from nicemu.image import KernelImage
@@ -107,10 +107,12 @@ def op(
     """Measure whether ops keep up with the line rate of a device.
 
     OP is FILE.py:NAME, the name of a built-in op, or scalar_sum: the sum without vectors, by a loop
-    over single elements. Without OP: sum and scalar_sum. Options may be given several times.
+    over single elements. Without OP: sum, and where cores have vectors scalar_sum. Options may be
+    given several times.
     """
     from nicemu.bench import GIGA, LineRate, op_rates
     from nicemu.bench_plot import picture, picture_format
+    from nicemu.target import target_of
 
     which = MACHINES[machine]
     machines = [replace(which, vlen=vlen) for vlen in vlens or (which.vlen,)]
@@ -118,7 +120,8 @@ def op(
     suffix = "" if plot is None else picture_format(plot)
     with ExitStack() as stack:
         outputs = Outputs(stack, {"json": as_json, "csv": as_csv, "plot": plot})
-        images = [image for name in ops or DEFAULT for image in _images(name, dtypes, presets)]
+        names = ops or (DEFAULT if target_of(which).vectors else DEFAULT[:1])
+        images = [image for name in names for image in _images(name, dtypes, presets, which)]
         cases = list(product(images, machines, payloads))
         with progress("timing ops") as advance:
             done = iter(range(1, len(cases) + 1))
@@ -128,7 +131,9 @@ def op(
         outputs.show(found.by_vlen() if by_vlen else found, found.record(), found.flat())
 
 
-def _images(name: str, dtypes: Sequence[str], presets: Sequence[str]) -> list[KernelImage]:
+def _images(
+    name: str, dtypes: Sequence[str], presets: Sequence[str], machine: Machine
+) -> list[KernelImage]:
     """The images of an op that are asked for."""
     from nicemu.bench_scalar import SCALAR_SUM, scalar_sum
     from nicemu.opfile import find_op
@@ -140,5 +145,6 @@ def _images(name: str, dtypes: Sequence[str], presets: Sequence[str]) -> list[Ke
         own = find(ELEMENTS[0]).element
         dtypes = ELEMENTS if own is None else (own.name,)
     return [
-        find(dtype).image(dtype, preset) for dtype, preset in product(dtypes, presets or (None,))
+        find(dtype).image(dtype, preset, machine)
+        for dtype, preset in product(dtypes, presets or (None,))
     ]
