@@ -207,11 +207,6 @@ static void put_context(const struct work *w, u32 rank, u32 child, u32 merged)
     put64(context + CONTEXT_ELEMENT, get64(e->context + CONTEXT_ELEMENT) + w->piece.element);
 }
 
-static u64 later(u64 a, u64 b)
-{
-    return a > b ? a : b;
-}
-
 /* ---- the trace -------------------------------------------------------------------------- */
 
 /* What a record says of the turn at work. */
@@ -267,11 +262,12 @@ static bool invoke(struct work *w, struct call *call)
     clear_core(d, w->member, &w->lane->station);
     call->count = w->piece.count;
     call->budget = c->budget;
-    u64 before = c->cycle_time ? hart_cycles(h) : 0;
+    u64 before = c->costs.cycle ? hart_cycles(h) : 0;
     bool good = station_call(&w->lane->station, call, &end);
-    u64 cycles = c->cycle_time ? hart_cycles(h) - before : 0;
-    u64 took = c->cycle_time ? cycles * c->cycle_time : end.stop.instructions * c->instruction_time;
-    u64 given = w->now + c->dispatch, start = later(d->core[core].free_at, given);
+    u64 cycles = c->costs.cycle ? hart_cycles(h) - before : 0;
+    u64 took =
+        c->costs.cycle ? cycles * c->costs.cycle : end.stop.instructions * c->instruction_time;
+    u64 given = w->now + c->costs.dispatch, start = later(d->core[core].free_at, given);
     outlet_until(d->outlet, STAGE_DEVICE, given);
     outlet_until(d->outlet, STAGE_QUEUE, start);
     w->kept->ready = start + took;
@@ -461,7 +457,7 @@ static void keep_message(struct work *w, u8 kind, u8 type, u8 flags, struct buff
 /* When a kept message can leave the device. */
 static u64 way_out(const struct device *d, const struct kept *k, u64 now)
 {
-    u64 at = later(now, k->ready) + d->config.egress;
+    u64 at = later(now, k->ready) + d->config.costs.egress;
     outlet_until(d->outlet, STAGE_DEVICE, at);
     return at;
 }
@@ -659,17 +655,16 @@ static void keep(struct work *w, u32 child, const struct frame *f)
 /* A frame is parsed: when. */
 static u64 parsed(const struct device *d, u64 now)
 {
-    outlet_until(d->outlet, STAGE_DEVICE, now + d->config.parse);
-    return now + d->config.parse;
+    outlet_until(d->outlet, STAGE_DEVICE, now + d->config.costs.parse);
+    return now + d->config.costs.parse;
 }
 
 /* ... and its payload is in the scratchpad. */
 static u64 taken_in(struct device *d, u64 bytes, u64 now)
 {
-    enum { FEMTOSECONDS = 1000 };
     u64 at = parsed(d, now), start = later(d->dma_free, at);
     outlet_until(d->outlet, STAGE_QUEUE, start);
-    d->dma_free = start + bytes * d->config.dma_byte_time / FEMTOSECONDS;
+    d->dma_free = start + bytes * d->config.costs.dma_byte / FEMTOSECONDS;
     outlet_until(d->outlet, STAGE_DMA, d->dma_free);
     if (d->dma_free > start)
         trace_put(&d->outlet->trace, &(nicemu_span){.kind = NICEMU_SPAN_DMA,

@@ -85,9 +85,28 @@ static void finish(struct nicemu_fabric *f, struct group *g, struct exchange *do
         g->last = at;
     g->in_flight--;
     nicemu_event event = {.kind = NICEMU_DONE, .group = g->number, .seq = done->seq};
-    memcpy(event.spent, f->outlet.path.spent, sizeof event.spent);
+    memcpy(event.spent, done->spent, sizeof event.spent);
     fabric_report(f, &event);
     exchange_free(done);
+}
+
+/* The last result is stored: the hosts know in a while. */
+static void end(struct nicemu_fabric *f, struct group *g, struct exchange *e)
+{
+    u64 at = f->clock.now + f->config.software;
+    outlet_until(&f->outlet, STAGE_SOFTWARE, at);
+    memcpy(e->spent, f->outlet.path.spent, sizeof e->spent);
+    if (f->config.software)
+        clock_add(&f->clock, at, EVENT_ENDED, g->number, e);
+    else
+        finish(f, g, e);
+}
+
+void exchange_end(struct nicemu_fabric *f, u32 group, struct exchange *e)
+{
+    struct party *p = party_of(f, group); /* e is its as long as it is there */
+    if (p)
+        finish(f, &p->group, e);
 }
 
 static bool may_change(const struct nicemu_fabric *f)
@@ -125,6 +144,7 @@ int nicemu_exchange_start(nicemu_fabric *f, uint32_t group, const nicemu_exchang
     g->last = &e->after;
     g->in_flight++;
     e->started = f->clock.now;
+    e->posted = e->started + f->config.software;
     f->outlet.path = (struct path){.end = e->started};
     if (!e->chunks)
         finish(f, g, e);
@@ -149,7 +169,7 @@ void exchange_stored(void *fabric, struct worker *w, struct turn *t, struct buff
             if (f->replay[i].group == g->number && !f->replay[i].replayed)
                 f->replay[i].replayed = f->clock.now;
     if (!--e->left)
-        finish(f, g, e);
+        end(f, g, e);
 }
 
 void nicemu_fabric_progress(const nicemu_fabric *f, uint64_t *chunks, uint64_t *left)
@@ -162,6 +182,7 @@ void nicemu_fabric_progress(const nicemu_fabric *f, uint64_t *chunks, uint64_t *
             *left += e->left;
         }
     }
+    relay_progress(f, chunks, left);
 }
 
 void exchange_emitted(void *fabric, struct device *d, struct exchange *e)

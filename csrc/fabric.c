@@ -22,7 +22,7 @@ bool fabric_grow(void **array, u32 *room, u32 need, size_t size)
     return true;
 }
 
-static void *slab_new(struct nicemu_fabric *f, size_t size)
+void *fabric_slab(struct nicemu_fabric *f, size_t size)
 {
     size_t head = 64; /* keeps the alignment of what follows */
     u8 *raw = aligned_alloc(64, (head + size + 63) / 64 * 64);
@@ -37,7 +37,7 @@ static void *slab_new(struct nicemu_fabric *f, size_t size)
 static bool more_buffers(struct nicemu_fabric *f)
 {
     size_t size = (sizeof(struct buffer) + f->buffers.size + 63) / 64 * 64;
-    u8 *p = slab_new(f, PIECES * size);
+    u8 *p = fabric_slab(f, PIECES * size);
     for (u32 i = 0; p && i < PIECES; i++) {
         struct buffer *b = (struct buffer *)(p + i * size);
         b->job = NO_JOB;
@@ -63,7 +63,7 @@ static void transit_free(struct nicemu_fabric *f, struct transit *t)
 
 static bool more_transits(struct nicemu_fabric *f)
 {
-    struct transit *t = slab_new(f, PIECES * sizeof *t);
+    struct transit *t = fabric_slab(f, PIECES * sizeof *t);
     for (u32 i = 0; t && i < PIECES; i++)
         transit_free(f, &t[i]);
     return t;
@@ -100,6 +100,8 @@ void nicemu_fabric_close(nicemu_fabric *f)
     for (u32 i = 0; i < MAX_GROUPS; i++)
         if (f->party[i])
             party_close(f, f->party[i]);
+    while (f->relay)
+        relay_free(f, f->relay);
     for (u32 i = 1; i <= f->nodes; i++) {
         free(f->node[i]->host);
         free(f->node[i]->device);
@@ -117,6 +119,7 @@ void nicemu_fabric_close(nicemu_fabric *f)
     free(f->clock.heap);
     free(f->news);
     free(f->replay);
+    free(f->own);
     free(f->captured);
     trace_close(&f->outlet.trace);
     free(f);
@@ -236,8 +239,10 @@ static void send(void *fabric, u32 direction, struct message *m, u64 at)
         if (fate.corrupt[i])
             corrupt(f, copy, fate.flip[i]);
         f->under_way++;
-        if (f->outlet.timed)
+        if (f->outlet.timed) {
             copy->path = f->outlet.path;
+            path_until(&copy->path, STAGE_SOFTWARE, at); /* devices have accounted for theirs */
+        }
         copy->delay = fate.delay[i];
         if (!l->config.byte_time)
             clock_add(&f->clock, at + copy->delay, EVENT_FRAME, 0, copy);
@@ -323,12 +328,19 @@ int nicemu_fabric_receive(nicemu_fabric *f, uint32_t node, const uint8_t *bytes,
 #define SLOWEST (1ull << 33)
 #define MOST_OVERHEAD (1u << 16)
 
+static bool costs_sound(const nicemu_costs *c)
+{
+    return c->parse <= LONGEST && c->dispatch <= LONGEST && c->egress <= LONGEST &&
+           c->dma_byte <= SLOWEST && c->cycle <= SLOWEST;
+}
+
 int nicemu_fabric_open(const nicemu_fabric_config *config, nicemu_fabric **out)
 {
     *out = NULL;
     if (config->planes < 1 || config->planes > PLANES || config->mtu < NICEMU_MIN_MTU ||
         config->mtu > MAX_MTU || !config->timeout || config->timeout > LONGEST ||
-        config->max_resends < 2)
+        config->max_resends < 2 || config->software > LONGEST || !costs_sound(&config->hosts) ||
+        config->host_cores > MAX_HARTS)
         return NICEMU_EINVAL;
     struct nicemu_fabric *f = calloc(1, sizeof *f);
     if (!f)
@@ -377,9 +389,7 @@ int nicemu_fabric_add_host(nicemu_fabric *f)
 int nicemu_fabric_add_device(nicemu_fabric *f, const nicemu_device_config *config)
 {
     if (config->plane >= f->config.planes || config->max_fan_in < 1 ||
-        config->max_fan_in > NICEMU_MAX_FAN_IN || config->parse > LONGEST ||
-        config->dispatch > LONGEST || config->egress > LONGEST || config->dma_byte_time > SLOWEST ||
-        config->cycle_time > SLOWEST)
+        config->max_fan_in > NICEMU_MAX_FAN_IN || !costs_sound(&config->costs))
         return NICEMU_EINVAL;
     struct node *node = node_new(f);
     struct device *device = calloc(1, sizeof *device);
@@ -511,6 +521,17 @@ static bool handle(struct nicemu_fabric *f, const struct event *e)
         return true;
     case EVENT_DEPART:
         depart(f, e->what);
+        return true;
+    case EVENT_LEAVES:
+    case EVENT_ARRIVES:
+    case EVENT_TAKEN:
+    case EVENT_MERGED:
+        return relay_go_on(f, e->kind, e->what);
+    case EVENT_RELAYED:
+        relay_end(f, e->what);
+        return true;
+    case EVENT_ENDED:
+        exchange_end(f, e->which, e->what);
         return true;
     case EVENT_TIMER:
         tick(f, e->which, e->what);

@@ -1,6 +1,7 @@
 /* fabric.h: hosts, devices, links and the clock put together.
- * Owns: all memory of a fabric, which node is where, the loop of events, what is done when a plane
- * dies or a collective fails.  What a station does with a frame belongs to host.c and device.c. */
+ * Owns: all memory of a fabric, which node is where, the loop of events, collectives by hosts, what
+ * is done when a plane dies or a collective fails.  What a station does with a frame belongs to
+ * host.c and device.c. */
 #ifndef NICEMU_FABRIC_H
 #define NICEMU_FABRIC_H
 
@@ -48,6 +49,14 @@ struct party {
     bool suspect[PLANES]; /* a worker's resends on this plane stay without an answer */
 };
 
+/* A host's own NIC. */
+struct own_nic {
+    u64 dma_free, core_free[MAX_HARTS]; /* virtual times from which they are idle */
+};
+
+struct relay; /* a collective by hosts, and ... */
+struct trip; /* a frame of one: relay.c's */
+
 /* Memory in pieces that are freed together. */
 struct slab {
     struct slab *next;
@@ -67,6 +76,11 @@ struct nicemu_fabric {
     struct cable **cable;
     struct party *party[MAX_GROUPS];
     u32 parties; /* ever opened */
+    struct relay *relay; /* in flight */
+    u32 relays; /* ever started */
+    struct trip *trips; /* free ones */
+    struct own_nic *own; /* by node, own_n of them */
+    u32 own_n, own_room;
     u32 most_sends; /* frames that one event may send */
     nicemu_event *news; /* to be reported: news_n of them from news_first on */
     u32 news_first, news_n, news_room;
@@ -86,13 +100,21 @@ enum event_kind {
     EVENT_UP,
     EVENT_SEEN_DOWN,
     EVENT_SEEN_UP,
-    EVENT_SUSPECT
+    EVENT_SUSPECT,
+    EVENT_ENDED, /* the hosts know that a collective is done */
+    EVENT_LEAVES, /* of a relay's frame, see relay.c ... */
+    EVENT_ARRIVES,
+    EVENT_TAKEN,
+    EVENT_MERGED,
+    EVENT_RELAYED /* the hosts know that a relay is done */
 };
 
 /* Memory for that many sends and for what they bring about; false when the host has none left. */
 bool fabric_reserve(struct nicemu_fabric *f, u64 sends);
 /* Only so many free buffers. */
 bool fabric_reserve_buffers(struct nicemu_fabric *f, u64 n);
+/* Aligned memory that lives as long as the fabric, or NULL. */
+void *fabric_slab(struct nicemu_fabric *f, size_t size);
 /* More room in an array of `size`-byte items. */
 bool fabric_grow(void **array, u32 *room, u32 need, size_t size);
 void fabric_report(struct nicemu_fabric *f, const nicemu_event *news);
@@ -113,6 +135,18 @@ bool exchange_reserve(struct nicemu_fabric *f, const struct group *g, u64 more);
 /* What the stations report: see outlet.h. */
 void exchange_stored(void *fabric, struct worker *w, struct turn *t, struct buffer *result);
 void exchange_emitted(void *fabric, struct device *d, struct exchange *e);
+
+/* Its results are stored, and that is known. */
+void exchange_end(struct nicemu_fabric *f, u32 group, struct exchange *e);
+
+/* ---- relay.c ---------------------------------------------------------------------------- */
+void relay_free(struct nicemu_fabric *f, struct relay *r);
+/* An event of one of its frames; false when the host has no memory left. */
+bool relay_go_on(struct nicemu_fabric *f, enum event_kind kind, struct trip *t);
+/* Add the frames of all relays, and those that are not merged or stored yet. */
+void relay_progress(const struct nicemu_fabric *f, u64 *frames, u64 *left);
+/* All is merged and stored, and that is known. */
+void relay_end(struct nicemu_fabric *f, struct relay *r);
 
 /* ---- failure.c -------------------------------------------------------------------------- */
 bool party_waits(void *fabric, struct worker *w, u32 plane, struct turn *t, u32 resends);

@@ -204,7 +204,8 @@ static void fail(struct nicemu_fabric *f, struct party *p, nicemu_event *news)
     news->group = g->number;
     for (struct exchange *e = g->first; e; e = e->after) {
         news->seq = e->seq;
-        fabric_report(f, news);
+        if (e->left) /* else its results are there */
+            fabric_report(f, news);
     }
 }
 

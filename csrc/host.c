@@ -65,7 +65,7 @@ static void send(struct worker *w, u32 plane, const struct turn *t, u64 now)
         m.owner = copy;
         m.payload = copy->bytes;
     }
-    w->outlet->send(w->outlet->fabric, w->host->up[plane], &m, now);
+    w->outlet->send(w->outlet->fabric, w->host->up[plane], &m, later(now, t->exchange->posted));
     buffer_release(copy);
 }
 

@@ -86,6 +86,7 @@ static bool reduce_chunk(const struct station *s, const nicemu_reduction *job, u
     struct leaving destination = {(u8 *)job->output + element * job->leaving_bytes,
                                   count * job->leaving_bytes};
     u32 merged = 0;
+    u64 before = job->cycles ? hart_cycles(s->hart) : 0;
     put_chunk(s, job, chunk);
     for (u32 stream = 0, k; stream < job->streams; stream += k) {
         const u64 *entries = entries_of(job, stream);
@@ -107,13 +108,15 @@ static bool reduce_chunk(const struct station *s, const nicemu_reduction *job, u
         if (!station_call(s, &call, end))
             return false;
     }
-    if (whole)
-        return true;
     put_call(s, job, 0, merged);
     call.pc = job->leave[job->leaving];
     call.k = 0;
     call.destination = destination;
-    return station_call(s, &call, end);
+    if (!whole && !station_call(s, &call, end))
+        return false;
+    if (job->cycles)
+        job->cycles[chunk] = hart_cycles(s->hart) - before;
+    return true;
 }
 
 /* Is the description sound?  Its sizes, so bounded, cannot overflow a sum or product of them. */

@@ -273,6 +273,7 @@ typedef struct {
     void *output;
     uint64_t *statuses; /* per chunk, zeros: what a handler of it returned, which then ends nothing;
                            NULL: it ends its core's part */
+    uint64_t *cycles; /* per chunk: of its handlers, where clocks run; NULL: not wanted */
 } nicemu_reduction;
 
 /* The first chunk that failed. */
@@ -339,6 +340,13 @@ enum {
     NICEMU_MAX_EXCHANGES = 64 /* of a group in flight at a time */
 };
 
+/* What a frame costs in a NIC, in virtual time. */
+typedef struct {
+    uint64_t cycle; /* of a core, whose clock runs; 0: none does */
+    uint64_t parse, dispatch, egress; /* of a frame that comes in; of a call; of one that leaves */
+    uint64_t dma_byte; /* femtoseconds for each byte of a payload, one after the other */
+} nicemu_costs;
+
 typedef struct {
     uint64_t seed;
     uint32_t planes; /* 1 or 2 */
@@ -348,6 +356,9 @@ typedef struct {
     uint64_t timeout; /* until a worker's first resend; doubled up to 8 times that */
     uint64_t detection; /* from a link's going down to its ends' seeing that */
     uint32_t timed; /* 1: what the time of a collective was spent on is noted */
+    uint64_t software; /* of a host, until a message is on its way, and until an end is known */
+    nicemu_costs hosts; /* of their own NICs */
+    uint32_t host_cores;
 } nicemu_fabric_config;
 
 /* A device: cores, which must outlive it, and their memory as in nicemu_reduction. */
@@ -360,10 +371,8 @@ typedef struct {
     uint64_t arguments, arguments_stride;
     uint64_t stack_top, stack_stride, stack_bytes;
     uint64_t budget; /* per handler call */
-    uint64_t instruction_time; /* of one retired instruction, where cycle_time is 0 */
-    uint64_t cycle_time; /* of a core's cycle; its clock runs */
-    uint64_t parse, dispatch, egress; /* of a frame that comes in; of a call; of one that leaves */
-    uint64_t dma_byte_time; /* femtoseconds for each byte of a payload, one after the other */
+    uint64_t instruction_time; /* of one retired instruction, where no clock runs */
+    nicemu_costs costs;
 } nicemu_device_config;
 
 /* One link, both directions alike. */
@@ -436,20 +445,21 @@ enum {
 
 typedef struct {
     uint32_t kind; /* NICEMU_IDLE... */
-    uint32_t group, seq; /* which collective */
+    uint32_t group, seq; /* which collective; group 0: which relay */
     uint32_t record; /* LEVEL: which device */
-    uint32_t node; /* FAILED by a handler: the device; else 0 */
+    uint32_t node; /* FAILED by a handler: the device; of a relay: the host whose frame a link that
+                      is down has cut off; else 0 */
     uint32_t core, chunk; /* FAILED by a handler */
     uint32_t missing; /* FAILED: workers whose elements did not reach the root */
     uint32_t waiting; /* FAILED: workers that did not get a result which is there */
     uint64_t status; /* FAILED by a handler that returned it */
     nicemu_stop stop; /* FAILED by a handler: how it ended */
     uint64_t at; /* virtual time */
-    uint64_t spent[8]; /* DONE: on the longest way to its end, by row of stage.def */
+    uint64_t spent[9]; /* DONE: on the longest way to its end, by row of stage.def */
     uint64_t workers[16]; /* FAILED: bit w = worker w is missing, or (where none is) waiting */
 } nicemu_event;
 
-enum { NICEMU_STAGES = 8 };
+enum { NICEMU_STAGES = 9 };
 /* The name of a row of stage.def; NULL past the last. */
 const char *nicemu_stage_name(uint32_t i);
 
@@ -485,6 +495,37 @@ int nicemu_exchange_start(nicemu_fabric *fabric, uint32_t group, const nicemu_ex
  * arrived, of the chunks in flight; records of all devices between its workers and the root. */
 int nicemu_exchange_salvage(nicemu_fabric *fabric, uint32_t group, uint32_t seq,
                             const nicemu_record *records);
+
+/* ---- collectives by hosts: time alone; bits are made and moved by the caller ---------------- */
+/* Elements that a host sends to another, in frames, over the links between them.  There they are
+ * merged with what that host has, by the cores of its own NIC, or stored. */
+typedef struct {
+    uint32_t from, to; /* nodes of hosts; the same: nothing travels */
+    uint64_t element, count; /* which elements of the whole array; at least one */
+    uint32_t chunk; /* elements of a full frame */
+    uint32_t bytes; /* of an element in a frame */
+    uint32_t taken; /* bytes, for each element, that the NIC takes in to merge; 0: it is stored */
+    uint64_t cycles; /* merged: index in nicemu_relay.cycles of its first frame's */
+} nicemu_relayed;
+
+/* Frames of a message wait until those of another with the same elements are merged or stored:
+ * before they leave its host, or, once they are there, before they are merged or stored. */
+typedef struct {
+    uint32_t before, after; /* which messages; the first ends at the host where the other waits */
+    uint32_t there; /* 1: the other waits at its end */
+} nicemu_wait;
+
+typedef struct {
+    const nicemu_relayed *messages;
+    uint32_t n;
+    const nicemu_wait *waits;
+    uint64_t n_waits;
+    const uint64_t *cycles; /* of the handlers that merge each frame */
+    uint64_t n_cycles;
+} nicemu_relay;
+
+/* Start it, on a timed fabric whose links lose, repeat and change nothing: its number. */
+int nicemu_relay_start(nicemu_fabric *fabric, const nicemu_relay *relay);
 
 /* Of all collectives in flight: their chunks, and how many some worker still waits for. */
 void nicemu_fabric_progress(const nicemu_fabric *fabric, uint64_t *chunks, uint64_t *left);

@@ -13,6 +13,13 @@ enum stage {
 };
 #undef STAGE
 
+enum { FEMTOSECONDS = 1000 }; /* of a picosecond */
+
+static inline u64 later(u64 a, u64 b)
+{
+    return a > b ? a : b;
+}
+
 struct path {
     u64 end; /* picoseconds of virtual time; the spans add up to it from where the way begins */
     u64 spent[STAGES];

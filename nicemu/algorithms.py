@@ -1,8 +1,9 @@
-"""Reductions by the hosts: ring and halving-doubling, with one Nic per rank.
+"""Collectives by the hosts: ring and halving-doubling, with one Nic per rank.
 
-Owns: which rank merges what with what, and in which order.  Every addition is a handler call on the
-cores of the Nic of the rank that makes it: what arrives from another is a partial sum, what a rank
-has of its own are elements.  Who needs the result is collective's question.
+Owns: which rank merges what with what, and in which order; the messages that spread a result.
+Every addition is a handler call on the cores of the Nic of the rank that makes it: what arrives
+from another is a partial sum, what a rank has of its own are elements.  Who needs the result is
+collective's question, how long messages take the fabric's.
 """
 
 from __future__ import annotations
@@ -18,8 +19,20 @@ from nicemu.image import Context, KernelImage
 from nicemu.machine import Machine
 from nicemu.nic import Nic, Stream
 from nicemu.order import Order, Path, leaves
+from nicemu.relay import Message, Relay
 
-__all__ = ["ALGORITHMS", "Algorithm", "Hosts", "Piece", "Pieces", "halving_doubling", "ring"]
+__all__ = [
+    "ALGORITHMS",
+    "Algorithm",
+    "Hosts",
+    "Piece",
+    "Pieces",
+    "around",
+    "doubling",
+    "halving_doubling",
+    "nothing_merged",
+    "ring",
+]
 
 
 @dataclass(frozen=True)
@@ -33,6 +46,8 @@ class Piece:
         order: who is in it and who merged whom; a plain rank while it is a worker's elements.
         names: path of each device in ``order`` -> its name: ``rank3/2`` is what rank 3 made at
             level 2 of the order, counted from the elements up.
+        made: the message of the relay whose frames were merged into it; None: a worker's elements,
+            or nobody keeps time.
     """
 
     rank: int
@@ -40,6 +55,7 @@ class Piece:
     values: np.ndarray
     order: Order
     names: dict[Path, str]
+    made: int | None = None
 
     @property
     def stop(self) -> int:
@@ -56,10 +72,15 @@ class Piece:
         """Devices on the longest way from an element to here."""
         return 1 + max(map(len, self.names), default=-1)
 
+    @property
+    def partial(self) -> bool:
+        """Is it of partial sums?"""
+        return isinstance(self.order, tuple)
+
     def stream(self) -> Stream:
         """What a device merges of it."""
         ranks = leaves(self.order)
-        return Stream(self.values, ranks[0], len(ranks), partial=isinstance(self.order, tuple))
+        return Stream(self.values, ranks[0], len(ranks), partial=self.partial)
 
 
 #: yields partial sums as they are made; returns the finished pieces, which cover the array in order
@@ -67,7 +88,22 @@ Pieces: TypeAlias = Generator[Piece, None, list[Piece]]
 #: merge(rank, pieces, last): the pieces, all of one stretch, from left to right, by the cores of a
 #: rank; `last` = these are all ranks, so finish
 Merge: TypeAlias = Callable[[int, Sequence[Piece], bool], Piece]
-Algorithm: TypeAlias = Callable[[Sequence[np.ndarray], Merge], Pieces]
+#: give(source, to, start, stop, before): a message that stores elements at a rank, and its number;
+#: before: the messages that brought them to the source
+Give: TypeAlias = Callable[[int, int, int, int, Sequence[int | None]], int]
+
+
+@dataclass(frozen=True)
+class Algorithm:
+    """How hosts reduce, and how what they have gets to all who take it.
+
+    Attributes:
+        reduce: reduces inputs, one per rank.
+        spread: gives pieces to ranks; takes: what each rank wants of the whole array.
+    """
+
+    reduce: Callable[[Sequence[np.ndarray], Merge], Pieces]
+    spread: Callable[[Sequence[Piece], Sequence[range], Give], None]
 
 
 class Hosts:
@@ -76,10 +112,13 @@ class Hosts:
     Threads may share them; their merges follow one another.
     """
 
-    def __init__(self, machine: str | Machine = "card", *, simd: str = "auto") -> None:
-        """Remember what the Nics are to be."""
+    def __init__(
+        self, machine: str | Machine = "card", *, simd: str = "auto", cycles: bool = False
+    ) -> None:
+        """Remember what the Nics are to be; cycles: they count them."""
         self._machine = machine
         self._simd = simd
+        self._cycles = cycles
         self._nics: dict[int, tuple[Nic, KernelImage]] = {}
         self._lock = Lock()  # a Nic keeps its image from load to reduce
 
@@ -88,11 +127,20 @@ class Hosts:
         image: KernelImage,
         context: Context,
         payload: int,
+        relay: Relay | None,
         rank: int,
         pieces: Sequence[Piece],
         last: bool,
     ) -> Piece:
-        """A :data:`Merge` of an op: the context is that of the array's first element."""
+        """A :data:`Merge` of an op: the context is that of the array's first element.
+
+        Args:
+            image: the op.
+            context: of handlers.
+            payload: bytes of a full frame's payload.
+            relay: where its message is added, with counted cycles; None: nobody keeps time.
+            rank, pieces, last: see :data:`Merge`.
+        """
         start = pieces[0].start
         with self._lock:
             nic, loaded = self._nics.get(rank) or (self._nic(), None)
@@ -107,10 +155,60 @@ class Hosts:
             )
         names = {(i, *path): name for i, p in enumerate(pieces) for path, name in p.names.items()}
         names[()] = f"rank{rank}/{1 + max(piece.level for piece in pieces)}"
-        return Piece(rank, start, done.values, tuple(p.order for p in pieces), names)
+        made = None
+        if relay is not None and done.values.size:
+            sizes = [(image.formats.partial if p.partial else image.formats.element).size
+                     for p in pieces]  # fmt: skip
+            made = _merging(relay, rank, pieces, sizes, done.chunk, done.packet_cycles)
+        return Piece(rank, start, done.values, tuple(p.order for p in pieces), names, made)
 
     def _nic(self) -> Nic:
-        return Nic(self._machine, threads=1, simd=self._simd)
+        return Nic(self._machine, threads=1, simd=self._simd, cycles=self._cycles)
+
+
+def nothing_merged(relay: Relay) -> Merge:
+    """A :data:`Merge` of nothing, which takes place when what it waits for is there."""
+
+    def merge(rank: int, pieces: Sequence[Piece], last: bool) -> Piece:
+        made = None
+        if pieces[0].values.size:
+            made = _merging(relay, rank, pieces, [0] * len(pieces), 1, None)
+        return replace(pieces[0], rank=rank, names={(): f"rank{rank}"}, made=made)
+
+    return merge
+
+
+def _merging(
+    relay: Relay,
+    rank: int,
+    pieces: Sequence[Piece],
+    sizes: Sequence[int],
+    chunk: int,
+    cycles: np.ndarray | None,
+) -> int:
+    """The message of a merge: of the pieces, at most one comes from elsewhere.
+
+    Args:
+        relay: where it is added.
+        rank: that merges.
+        pieces: what is merged.
+        sizes: bytes of an element of each.
+        chunk: elements of a full frame.
+        cycles: of the handlers for each frame.
+    """
+    comes = next((i for i, piece in enumerate(pieces) if piece.rank != rank), 0)
+    piece = pieces[comes]
+    message = Message(
+        source=piece.rank,
+        to=rank,
+        elements=range(piece.start, piece.stop),
+        chunk=chunk,
+        size=sizes[comes],
+        taken=sum(sizes) if cycles is not None else 0,
+        cycles=cycles,
+    )
+    others = [other.made for i, other in enumerate(pieces) if i != comes]
+    return relay.add(message, [piece.made], others)
 
 
 def ring(inputs: Sequence[np.ndarray], merge: Merge) -> Pieces:
@@ -173,4 +271,98 @@ def halving_doubling(inputs: Sequence[np.ndarray], merge: Merge) -> Pieces:
     return sorted(held, key=lambda piece: piece.start)
 
 
-ALGORITHMS: dict[str, Algorithm] = {"ring": ring, "halving-doubling": halving_doubling}
+# ---- spreading -----------------------------------------------------------------------------------
+
+
+def _common(piece: Piece, takes: range) -> range:
+    """Which of its elements are wanted."""
+    return range(max(piece.start, takes.start), min(piece.stop, takes.stop))
+
+
+def _straight(pieces: Sequence[Piece], takes: Sequence[range], give: Give) -> None:
+    """Each piece to each rank that takes some of it."""
+    for piece in pieces:
+        for rank, wanted in enumerate(takes):
+            if rank != piece.rank and (elements := _common(piece, wanted)):
+                give(piece.rank, rank, elements.start, elements.stop, [piece.made])
+
+
+def _everywhere(pieces: Sequence[Piece], takes: Sequence[range]) -> bool:
+    """Does every rank take all pieces?"""
+    return all(len(_common(p, t)) == p.stop - p.start for p in pieces for t in takes)
+
+
+def around(pieces: Sequence[Piece], takes: Sequence[range], give: Give) -> None:
+    """What all take goes once around, from rank to rank; else straight to who takes it."""
+    if not _everywhere(pieces, takes):
+        return _straight(pieces, takes, give)
+    for piece in pieces:
+        at, made = piece.rank, piece.made
+        for _ in range(len(takes) - 1 if piece.values.size else 0):
+            to = (at + 1) % len(takes)
+            at, made = to, give(at, to, piece.start, piece.stop, [made])
+    return None
+
+
+@dataclass(frozen=True)
+class _Held:
+    """A stretch that a rank has, and the message that brought or made it."""
+
+    start: int
+    stop: int
+    made: int | None
+
+
+def doubling(pieces: Sequence[Piece], takes: Sequence[range], give: Give) -> None:
+    """What all take is exchanged by pairs, each time twice as much; else it goes straight.
+
+    Pairs are as in :func:`halving_doubling`; those at the distance at which the first two pieces
+    lie go first, so that what a rank has is one stretch.
+    """
+    n = len(takes)
+    if not _everywhere(pieces, takes):
+        return _straight(pieces, takes, give)
+    held: list[list[_Held]] = [[] for _ in takes]
+    for piece in pieces:
+        if piece.values.size:
+            held[piece.rank].append(_Held(piece.start, piece.stop, piece.made))
+    size = 1 << (n.bit_length() - 1)
+    folded = n - size
+    pairs = [(even, even + 1) for even in range(0, 2 * folded, 2)]
+    core = [even for even, _ in pairs] + list(range(2 * folded, n))
+    _exchange(held, [(odd, even) for even, odd in pairs], give)
+    first = [core.index(piece.rank) for piece in pieces[:2] if piece.rank in core]
+    distances = [1 << i for i in range(size.bit_length() - 1)]
+    if len(first) == 2 and first[0] ^ first[1] != 1:
+        distances.reverse()
+    for distance in distances:
+        _exchange(held, [(rank, core[i ^ distance]) for i, rank in enumerate(core)], give)
+    return _exchange(held, pairs, give)
+
+
+def _exchange(held: list[list[_Held]], ways: Sequence[tuple[int, int]], give: Give) -> None:
+    """At the same time, all that sources have and the others lack; neighbours in one message."""
+    sent: list[tuple[int, _Held]] = []
+    for source, to in ways:
+        has = {stretch.start for stretch in held[to]}
+        runs: list[list[_Held]] = []
+        for stretch in held[source]:
+            if stretch.start in has:
+                continue
+            if runs and runs[-1][-1].stop == stretch.start:
+                runs[-1].append(stretch)
+            else:
+                runs.append([stretch])
+        for run in runs:
+            start, stop = run[0].start, run[-1].stop
+            made = give(source, to, start, stop, [stretch.made for stretch in run])
+            sent += [(to, replace(stretch, made=made)) for stretch in run]
+    for to, stretch in sent:
+        held[to].append(stretch)
+        held[to].sort(key=lambda stretch: stretch.start)
+
+
+ALGORITHMS: dict[str, Algorithm] = {
+    "ring": Algorithm(ring, around),
+    "halving-doubling": Algorithm(halving_doubling, doubling),
+}

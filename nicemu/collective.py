@@ -223,10 +223,11 @@ class Result(Tabled):
         payload_bytes: that crossed links, resends and headers apart.
         frames: what the fabric counted from its start to its end, that of other collectives at
             the same time included; None where hosts did it.
-        time: virtual seconds from its start to its end; None where hosts did it.
+        time: virtual seconds from its start to its end; None where hosts did it in a fabric that
+            is not timed.  What hosts do begins when its handle is driven, once bits are merged.
         spent: what these were spent on, on the longest way to its end, where the fabric is timed:
-            "wire", "PCIe", "hops", "DMA", "core", "queueing", "device", "timers".  Of collectives
-            that overlap, the way may begin in one before.
+            "wire", "PCIe", "hops", "DMA", "core", "queueing", "device", "timers", "software".  Of
+            collectives that overlap, the way may begin in one before.
         seconds: host time from its start to its end.
     """
 

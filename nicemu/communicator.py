@@ -17,7 +17,7 @@ from typing import Self, TypeAlias, TypedDict, Unpack
 
 import numpy as np
 
-from nicemu.algorithms import ALGORITHMS, Hosts, Piece, Pieces
+from nicemu.algorithms import ALGORITHMS, Hosts, Piece, Pieces, nothing_merged
 from nicemu.arguments import flag, function, instance, known, whole, wholes
 from nicemu.builtin import kernel
 from nicemu.collective import COLLECTIVES, Arrays, Collective, Out, Result, staged
@@ -33,16 +33,18 @@ from nicemu.errors import (
     WorkerLostError,
 )
 from nicemu.exchange import Exchange, RawPartial
-from nicemu.fabric import MAX_RANKS, Fabric, Group, Ticket
+from nicemu.fabric import MAX_RANKS, Fabric, Group, Passage, Ticket
 from nicemu.image import Context, KernelImage
 from nicemu.op import ReduceOp
 from nicemu.order import devices, leaves
 from nicemu.partials import Partial, Share, gather
+from nicemu.relay import Message, Relay
 from nicemu.target import target_of
 
 __all__ = ["Communicator", "Handle"]
 
 IN_NETWORK = "in-network"
+TOKEN = range(1)  # what a barrier passes on: one element of no bytes
 _ALGORITHMS = ("auto", IN_NETWORK, *ALGORITHMS)
 
 Told: TypeAlias = Callable[[Partial], None] | None
@@ -182,6 +184,25 @@ class _Outcome:
     spent: dict[str, float] | None = None
 
 
+@dataclass
+class _Merged:
+    """What hosts have merged, when outputs are being written.
+
+    Attributes:
+        pieces: of the result, where they are.
+        sent: bytes that ranks have sent each other for it.
+        relay: the messages to that end; None where nobody keeps time.
+        passage: of the messages, and those that spread the result, once they have left.
+        begin: virtual time at which they did.
+    """
+
+    pieces: list[Piece]
+    sent: int
+    relay: Relay | None
+    passage: Passage | None = None
+    begin: float = 0.0
+
+
 #: yields partial sums as they are made
 _Work: TypeAlias = Generator[Partial, None, _Outcome]
 
@@ -238,7 +259,8 @@ class Communicator:
         self._lock = Lock()  # of the group, which is another after a failure
         self._open = True
         self.ranks = len(self._group.ranks)
-        self._hosts = Hosts(self.fabric.machine, simd=self.fabric.simd)
+        timed = self.fabric.network is not None
+        self._hosts = Hosts(self.fabric.machine, simd=self.fabric.simd, cycles=timed)
         self._algorithm = self._checked_algorithm(algorithm)
         self._seq = 0
 
@@ -447,15 +469,17 @@ class Communicator:
     # ---- by the hosts ----------------------------------------------------------------------------
 
     def _at_hosts(self, algorithm: str, call: _Call) -> Callable[[], _Work]:
+        if self.fabric.network is not None:
+            self.fabric.check_relays()
         return partial(self._by_hosts, algorithm, call, [])
 
-    def _by_hosts(self, algorithm: str, call: _Call, kept: list[tuple[list[Piece], int]]) -> _Work:
-        """``kept``: what has been merged, and bytes sent for it, when outputs are being written:
-        that is not merged again, as they may lie over the inputs.
+    def _by_hosts(self, algorithm: str, call: _Call, kept: list[_Merged]) -> _Work:
+        """``kept``: what has been merged, when outputs are being written: that is not merged again,
+        as they may lie over the inputs.
         """
         if not kept:
             kept.append((yield from self._merged(algorithm, call)))
-        pieces, sent = kept[0]
+        pieces, sent = kept[0].pieces, kept[0].sent
         for piece in pieces:
             has = range(piece.start, piece.stop)
             for rank, (takes, values) in enumerate(zip(call.takes, call.outputs, strict=True)):
@@ -463,13 +487,47 @@ class Communicator:
                     values[_inside(common, takes)] = piece.values[_inside(common, has)]
                     sent += len(common) * values.itemsize if rank != piece.rank else 0
         shares = [Share(range(p.start, p.stop), p.order, p.names) for p in pieces if call.image]
-        return _Outcome(tuple(shares), sent)
+        passage = self._passed(algorithm, call, kept[0])
+        if passage is None:
+            return _Outcome(tuple(shares), sent)
+        assert passage.time is not None
+        time = passage.time - kept[0].begin
+        return _Outcome(tuple(shares), sent, time=time, spent=passage.spent)
 
-    def _merged(
-        self, algorithm: str, call: _Call
-    ) -> Generator[Partial, None, tuple[list[Piece], int]]:
-        """The finished pieces, where they are, and the bytes that ranks have sent each other."""
+    def _passed(self, algorithm: str, call: _Call, merged: _Merged) -> Passage | None:
+        """Let virtual time pass until all messages are there; None where nobody keeps time."""
+        relay = merged.relay
+        if relay is None:
+            return None
+        if merged.passage is None:
+            self._spread(algorithm, call, merged.pieces, relay)
+            merged.begin = self.fabric.now
+            merged.passage = self.fabric.relay(relay, self._workers)
+        merged.passage.wait()
+        return merged.passage
+
+    def _spread(self, algorithm: str, call: _Call, pieces: Sequence[Piece], relay: Relay) -> None:
+        """Add the messages that bring pieces to all who take them."""
+        takes = call.takes
+        size, unit = 0, 1  # bytes of an element in a frame; elements there, of one of the array
+        if not call.record.carries:
+            takes = [TOKEN] * self.ranks
+        elif call.image is not None:
+            size = call.image.formats.result.size
+        else:
+            size, unit = 1, call.inputs[0].itemsize
+
+        def give(source: int, to: int, start: int, stop: int, before: Sequence[int | None]) -> int:
+            chunk = self.fabric.mtu // max(size, 1)
+            elements = range(start * unit, stop * unit)
+            return relay.add(Message(source, to, elements, chunk, size), before)
+
+        ALGORITHMS[algorithm].spread(pieces, takes, give)
+
+    def _merged(self, algorithm: str, call: _Call) -> Generator[Partial, None, _Merged]:
+        """The finished pieces, where they are."""
         sent = 0
+        relay = Relay() if self.fabric.network is not None else None
 
         def merge(rank: int, pieces: Sequence[Piece], last: bool) -> Piece:
             nonlocal sent
@@ -477,20 +535,26 @@ class Communicator:
             assert call.image is not None
             try:
                 return self._hosts.merge(
-                    call.image, call.context, self.fabric.mtu, rank, pieces, last
+                    call.image, call.context, self.fabric.mtu, relay, rank, pieces, last
                 )
             except (FaultError, ImageError, StatusError) as error:
                 fault = error.fault if isinstance(error, FaultError) else None
                 raise CollectiveError(f"rank{rank}: {error}", fault=fault) from error
 
-        if call.image is None:
+        how = ALGORITHMS[algorithm]
+        if not call.record.carries:
+            pieces = []
+            if relay is not None:
+                tokens = [np.zeros(len(TOKEN), np.uint8)] * self.ranks
+                pieces = yield from _told(how.reduce(tokens, nothing_merged(relay)), False)
+        elif call.image is None:
             pieces = [
                 Piece(rank, gives.start, values, rank, {})
                 for rank, (gives, values) in enumerate(zip(call.gives, call.inputs, strict=True))
             ]
         else:
-            pieces = yield from _told(ALGORITHMS[algorithm](call.inputs, merge), call.partials)
-        return pieces, sent
+            pieces = yield from _told(how.reduce(call.inputs, merge), call.partials)
+        return _Merged(pieces, sent, relay)
 
 
 def _pieces(group: Group, raw: RawPartial, begin: float) -> Iterator[Partial]:

@@ -38,6 +38,7 @@ from nicemu.nic import SCRATCHPAD, Nic
 from nicemu.order import Order
 from nicemu.packet import drops
 from nicemu.pcap import Capture
+from nicemu.relay import Relay
 from nicemu.timeline import SPAN, Node, Timeline
 from nicemu.topology import Tree
 from nicemu.topology import topology as tree_of
@@ -47,6 +48,7 @@ __all__ = [
     "Fabric",
     "Group",
     "Link",
+    "Passage",
     "Ticket",
 ]
 
@@ -57,6 +59,7 @@ END = 2**63  # picoseconds: the end of virtual time, so far from 2**64 that no d
 SLICE = 50_000  # events between two looks at Ctrl-C
 ONE = 1 << 32  # a probability of 1
 MAX_RESENDS = 64
+RELAYS = 0  # in place of a group's number, which is never 0
 MAX_TIMEOUT = 1 << 52  # picoseconds: more than an hour
 NODE_COUNTERS = ("accepted", "damaged", "resent", "repeated", "calls")
 MAX_RANKS = 1 << 16  # far from what the wire has numbers for
@@ -146,32 +149,76 @@ class Link:
         return LinkCounters(**{f.name: int(getattr(row, f.name)) for f in fields(LinkCounters)})
 
 
-class Ticket:
-    """An exchange that has been started.
+class Passage:
+    """What has been started and ends in virtual time: messages between hosts, or an exchange.
 
     Attributes:
-        exchange: what was started.
-        seq: its number in its group.
+        seq: its number in its group, or among relays.
         done: True when it has ended, well or not.
         error: why it has no result; None when it has one, or has not ended.
-        levels: devices that have all their partial sums, in the order in which they had them.
         time: virtual seconds at which it ended.
         spent: what they were spent on, on the longest way to its end, with a timed fabric; None
             before that, or without.
     """
 
-    def __init__(self, group: Group, exchange: Exchange, seq: int, job: Job) -> None:
-        """Made by :meth:`Group.start`."""
-        self.exchange = exchange
+    def __init__(self, fabric: Fabric, seq: int) -> None:
+        """Made by :meth:`Fabric.relay`."""
         self.seq = seq
         self.done = False
         self.error: NicemuError | None = None
-        self.levels: list[str] = []
         self.time: float | None = None
         self.spent: dict[str, float] | None = None
+        self._fabric = fabric
+
+    @property
+    def key(self) -> tuple[int, int]:
+        """Numbers of its group and in it."""
+        return RELAYS, self.seq
+
+    def _end(self, error: NicemuError | None) -> None:
+        self.done = True
+        self.error = error
+        self.time = self._fabric.now
+
+    def wait(self) -> None:
+        """Let virtual time pass until it has ended.
+
+        Raises:
+            CollectiveError: it ended without a result.
+        """
+        while not self.done:
+            self._fabric._step()
+        if self.error is not None:
+            raise self.error
+
+
+class Ticket(Passage):
+    """An exchange that has been started.
+
+    Attributes:
+        exchange: what was started.
+        levels: devices that have all their partial sums, in the order in which they had them.
+    """
+
+    def __init__(self, group: Group, exchange: Exchange, seq: int, job: Job) -> None:
+        """Made by :meth:`Group.start`."""
+        super().__init__(group.fabric, seq)
+        self.exchange = exchange
+        self.levels: list[str] = []
         self._group = group
         self._records = job.records
         self._job: Job | None = job  # what the C core points to
+
+    @property
+    def key(self) -> tuple[int, int]:
+        """Numbers of its group and in it."""
+        return self._group.number, self.seq
+
+    def _end(self, error: NicemuError | None) -> None:
+        if error is None and self._job is not None:
+            self._job.unpack()
+        super()._end(error)
+        self._job = None
 
     def partials(self) -> dict[str, RawPartial]:
         """Device -> what it has of partial sums now; empty where nobody asked and all is well."""
@@ -193,18 +240,9 @@ class Ticket:
                 yield self.levels[seen - 1]
             if self.done:
                 break
-            self._group.fabric._step()
+            self._fabric._step()
         if self.error is not None:
             raise self.error
-
-    def wait(self) -> None:
-        """Let virtual time pass until the exchange has ended.
-
-        Raises:
-            CollectiveError: it ended without a result.
-        """
-        for _ in self:
-            pass
 
 
 class Group:
@@ -281,6 +319,13 @@ def _picoseconds(seconds: float, what: str, most: float = 1e6) -> int:
 def _byte_time(rate: float) -> int:
     """Femtoseconds of a byte at so many bit/s."""
     return round(8 * FEMTOSECONDS / rate)
+
+
+def _costs(m: Machine) -> dict[str, int]:
+    """What frames cost in a NIC: a nicemu_costs."""
+    cycle = SECOND // m.frequency
+    own = {name: getattr(m, name) * cycle for name in ("parse", "dispatch", "egress")}
+    return {"cycle": cycle, **own, "dma_byte": 1000 * cycle // m.dma_bytes}
 
 
 def _probability(p: float, what: str) -> int:
@@ -367,7 +412,8 @@ class Fabric:
                 1 us, or by ``time``.
             time: None: an instruction takes 1 ns, and nothing but it and the links' delay takes
                 time.  "packet": frames take their time on links, in devices and on cores whose
-                cycles are counted; results say what their time was spent on.  Bits are the same.
+                cycles are counted, those between hosts too; results say what their time was spent
+                on.  Bits are the same.
             network: with time="packet", the links; in the topology "cards", those of workers are
                 PCIe.
             detection: seconds from a link's going down to its ends' knowing.
@@ -411,7 +457,7 @@ class Fabric:
         levels = 1 + max(map(len, paths.values()))
         _check_size(self._tree, levels)
         self._lock = RLock()
-        self._tickets: dict[tuple[int, int], Ticket] = {}
+        self._tickets: dict[tuple[int, int], Passage] = {}
         self._groups: dict[int, Group] = {}
         self._injected = 0
         self._news = ffi.new("nicemu_event *", {"kind": lib.NICEMU_SLICE})  # what happened last
@@ -428,14 +474,18 @@ class Fabric:
         link["span"] = 4 * hop + 1
         # there and back, over as many links as there are levels, or one more
         longest = (hop + (link["span"] if reorder else 0)) * 2 * (levels + 1)
-        pcie = link
+        self._faithful = not any(link[name] for name in ("loss", "duplicate", "corrupt"))
+        pcie, software = link, 0
         if net := self.network:
+            software = _picoseconds(net.software, "software", 1.0)
             link |= {"byte_time": _byte_time(net.rate), "overhead": net.overhead}
             pcie = {**link, "byte_time": _byte_time(net.pcie_rate), "overhead": 0, "pcie": 1}
             pcie["delay"] = _picoseconds(net.pcie_delay, "pcie_delay", 1.0)
             # ... behind a window of everybody's frames
             slowest = max(link["byte_time"], pcie["byte_time"]) // 1000
-            longest += 2 * pcie["delay"] + 64 * self.ranks * (levels + 1) * self.mtu * slowest
+            longest += (
+                2 * pcie["delay"] + software + 64 * self.ranks * (levels + 1) * self.mtu * slowest
+            )
         config = {
             "seed": whole("seed", seed, 0, 2**64 - 1),
             "planes": self.planes,
@@ -445,6 +495,9 @@ class Fabric:
             "timeout": min(4 * longest + SECOND // 10_000, MAX_TIMEOUT),
             "detection": _picoseconds(detection, "detection"),
             "timed": self.network is not None,
+            "software": software,
+            "hosts": _costs(self.machine),
+            "host_cores": self.machine.cores,
         }
         out = ffi.new("nicemu_fabric **")
         _core.call("fabric", lib.nicemu_fabric_open, ffi.new("nicemu_fabric_config *", config), out)
@@ -475,7 +528,6 @@ class Fabric:
         for number, name in enumerate(self._levels):
             m = self.machine
             nic = Nic(m, threads=1, simd=self.simd, cycles=self.network is not None)
-            cycle = SECOND // m.frequency if self.network else 0
             config = {
                 **nic.description(),
                 "cores": nic.cores.handle,
@@ -486,9 +538,7 @@ class Fabric:
                 "scratch_bytes": self.machine.scratchpad,
                 "stack_bytes": self.machine.stack,
                 "instruction_time": INSTRUCTION,
-                "cycle_time": cycle,
-                **{name: getattr(m, name) * cycle for name in ("parse", "dispatch", "egress")},
-                "dma_byte_time": 1000 * cycle // m.dma_bytes,
+                "costs": _costs(m) if self.network else {},
             }
             node = _core.call(
                 f"device {name}",
@@ -570,14 +620,9 @@ class Fabric:
             if number == group.number:
                 self._end(ticket, CollectiveError("the group was closed"))
 
-    def _end(self, ticket: Ticket, error: NicemuError | None) -> None:
-        if error is None and ticket._job is not None:
-            ticket._job.unpack()
-        ticket.done = True
-        ticket.error = error
-        ticket.time = self.now
-        ticket._job = None
-        self._tickets.pop((ticket._group.number, ticket.seq), None)
+    def _end(self, ticket: Passage, error: NicemuError | None) -> None:
+        ticket._end(error)
+        self._tickets.pop(ticket.key, None)
 
     def _start(self, group: Group, exchange: Exchange) -> Ticket:
         if not group._open:
@@ -604,7 +649,8 @@ class Fabric:
         start = lib.nicemu_exchange_start
         try:
             seq = _core.call("exchange", start, self._fabric, group.number, job.handle)
-            ticket = self._tickets[group.number, seq] = Ticket(group, exchange, seq, job)
+            ticket = Ticket(group, exchange, seq, job)
+            self._tickets[ticket.key] = ticket
         except (NicemuError, MemoryError):
             raise
         except BaseException:  # Ctrl-C: it may have begun, and nobody would keep its memory
@@ -612,6 +658,46 @@ class Fabric:
             group.close()
             raise
         return ticket
+
+    def check_relays(self) -> None:
+        """See to it that messages between hosts can have a time here: see :meth:`relay`.
+
+        Raises:
+            ArgumentError: they cannot.
+        """
+        if self.network is None:
+            raise ArgumentError("messages between hosts without time: pass time='packet'")
+        if not self._faithful:
+            raise ArgumentError(
+                "links lose, duplicate or corrupt, and hosts send nothing again: for a time of "
+                "theirs use clean links, or algorithm='in-network'"
+            )
+
+    def relay(self, relay: Relay, workers: Sequence[int]) -> Passage:
+        """Let messages between hosts leave: for the time that they take.
+
+        Args:
+            relay: the messages; rank i of them is worker ``workers[i]``.
+            workers: of the fabric.
+
+        Raises:
+            ArgumentError: nothing here takes time, or links lose, repeat or change frames.
+        """
+        self.check_relays()
+        messages, waits, cycles = relay.arrays([self._hosts[rank] for rank in workers])
+        described = {
+            "messages": ffi.from_buffer("nicemu_relayed[]", messages),
+            "n": messages.size,
+            "waits": ffi.from_buffer("nicemu_wait[]", waits),
+            "n_waits": waits.size,
+            "cycles": ffi.from_buffer("uint64_t[]", cycles),
+            "n_cycles": cycles.size,
+        }
+        what = ffi.new("nicemu_relay *", described)
+        with self._lock:
+            seq = _core.call("messages", lib.nicemu_relay_start, self._fabric, what)
+            ticket = self._tickets[RELAYS, seq] = Passage(self, seq)
+            return ticket
 
     def _numbers(self, group: Group) -> dict[str, int]:
         return {name: self.devices[name].number for name in group.names}
@@ -678,9 +764,9 @@ class Fabric:
             news.kind = lib.NICEMU_SLICE
             return True
 
-    def _tell(self, ticket: Ticket, news: Any) -> None:
-        """What has become of an exchange; no harm in being told twice."""
-        if news.kind == lib.NICEMU_LEVEL:
+    def _tell(self, ticket: Passage, news: Any) -> None:
+        """What has become of it; no harm in being told twice."""
+        if news.kind == lib.NICEMU_LEVEL and isinstance(ticket, Ticket):
             if (name := self._levels[news.record]) not in ticket.levels:
                 ticket.levels.append(name)
         elif news.kind == lib.NICEMU_DONE:
@@ -690,11 +776,20 @@ class Fabric:
                     for name, ticks in zip(_core.stage_names(), news.spent, strict=True)
                 }
             self._end(ticket, None)
-        elif news.kind == lib.NICEMU_FAILED:
+        elif news.kind == lib.NICEMU_FAILED and isinstance(ticket, Ticket):
             error = self._failure(ticket, news)
             ticket._group._failed = str(error)
             self._end(ticket, error)
             self._salvage(ticket)
+        elif news.kind == lib.NICEMU_FAILED:
+            source = f"rank{self._hosts.index(news.node)}"
+            self._end(
+                ticket,
+                CollectiveError(
+                    f"a link is down that frames of {source} need: mend it, or leave out"
+                    " the ranks behind it"
+                ),
+            )
 
     def _end_of_time(self) -> None:
         """Workers have timers: where nothing happens any more, and something is in flight, virtual
@@ -704,9 +799,10 @@ class Fabric:
             error = CollectiveError(
                 f"virtual time ends after {END // SECOND} seconds: make another fabric"
             )
-            ticket._group._failed = str(error)
             self._end(ticket, error)
-            ticket._group.close()
+            if isinstance(ticket, Ticket):
+                ticket._group._failed = str(error)
+                ticket._group.close()
 
     def _failure(self, ticket: Ticket, news: Any) -> NicemuError:
         if news.node:

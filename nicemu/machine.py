@@ -238,6 +238,9 @@ class Network:
             256 bytes, with 26 around them).
         pcie_delay: of such a link, seconds: half of what a small read takes there and back, about
             0.9 us (Neugebauer et al., SIGCOMM 2018, figures 5 and 6).
+        software: of a host, seconds from its wanting to send a message to the first frame's leaving
+            (in the network: a call, and all its chunks), and from the last frame's coming to the
+            return of the call.  0 is hardware alone: it has no default that fits all hosts.
     """
 
     rate: float = 200e9
@@ -245,6 +248,7 @@ class Network:
     delay: float = 200e-9
     pcie_rate: float = 504e9 * 256 / 282
     pcie_delay: float = 450e-9
+    software: float = 0.0
 
     def __post_init__(self) -> None:
         """Check the ranges.
@@ -254,7 +258,7 @@ class Network:
         """
         for name in ("rate", "pcie_rate"):
             real(name, getattr(self, name), 1e6, 1e14, " bit/s")
-        for name in ("delay", "pcie_delay"):
+        for name in ("delay", "pcie_delay", "software"):
             real(name, getattr(self, name), 0, 1, " seconds")
         whole("overhead", self.overhead, 0, 65535, " bytes")
 

@@ -135,6 +135,9 @@ class ReduceResult(Tabled):
         bytes_in: bytes of all input streams.
         seconds: host time of the reduction, not emulated time.
         cores: what each core did.
+        chunk: elements of a full packet.
+        packet_cycles: of the handlers of the packets at each position; None when the device counts
+            none.
     """
 
     values: np.ndarray
@@ -142,6 +145,8 @@ class ReduceResult(Tabled):
     bytes_in: int
     seconds: float
     cores: tuple[CoreUse, ...]
+    chunk: int
+    packet_cycles: np.ndarray | None
 
     def tables(self) -> tuple[Table, ...]:
         """For people: a row per core."""
@@ -648,6 +653,9 @@ class Nic:
         chunks = -(-count // chunk)
         if statuses is not None:
             self._take_statuses(job, statuses, chunks)
+        cycles = np.zeros(chunks, np.uint64) if self._counting else None
+        if cycles is not None:
+            job.cycles = ffi.cast("uint64_t *", cycles.ctypes.data)
         before = [(self._cores.work(i), self._cycles(i)) for i in range(self.machine.cores)]
         rooms = self._begin_record()
         batch = max(self.machine.cores, min(BATCH // payload, PACKETS) // len(inputs))
@@ -655,7 +663,7 @@ class Nic:
         with self._spread() as spread:
             for begin in range(0, chunks, batch):
                 end = min(begin + batch, chunks)
-                self._run_batch(spread, job, (keep, raw), begin, end)
+                self._run_batch(spread, job, (keep, raw, cycles), begin, end)
                 if progress is not None:
                     self._telling = True
                     try:
@@ -682,6 +690,8 @@ class Nic:
                 for i, (was, clock) in enumerate(before)
                 for instructions, elements in [self._cores.work(i)]
             ),
+            chunk=chunk,
+            packet_cycles=cycles,
         )
 
     def _inputs(self, given: Iterable[np.ndarray | Stream], context: Context) -> list[Stream]:

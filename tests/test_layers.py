@@ -29,7 +29,7 @@ LEVELS: tuple[tuple[str, ...], ...] = (
     ("errors", "order", "tables", "counters"),
     ("arguments",),
     ("dtypes", "machine", "_core", "files"),
-    ("banks", "image", "elf", "gradients", "isa", "packet", "pcap", "topology"),  # data
+    ("banks", "image", "elf", "gradients", "isa", "packet", "pcap", "relay", "topology"),  # data
     ("target",),
     ("fingerprint", "irmath", "lines", "llvm", "opmath", "timeline", "words"),
     ("clang",),
@@ -253,6 +253,7 @@ SOURCES: dict[str, set[str]] = {
     "fabric.c": {"fabric.h", "stream.h"},
     "party.c": {"fabric.h"},
     "exchange.c": {"fabric.h"},
+    "relay.c": {"fabric.h"},
     "failure.c": {"fabric.h"},
     "digest.c": {"fabric.h"},
     "simd.c": {"simd.h", "vloops.h"},
@@ -273,7 +274,7 @@ SOURCES: dict[str, set[str]] = {
     "vloops_avx512.c": {"vloops_x86.h", "vloops_fp.h", "vloops_table.h"},
 }
 #: whole objects are made and freed here; all else takes memory from them
-ALLOCATE = {"cores.c", "fabric.c", "party.c", "exchange.c", "trace.c"}
+ALLOCATE = {"cores.c", "fabric.c", "party.c", "exchange.c", "relay.c", "trace.c"}
 SYSTEM_HEADERS: dict[str, set[str]] = {
     "base.h": {"stdbool.h", "stddef.h", "stdint.h", "string.h"},
     "nicemu.h": {"stddef.h", "stdint.h"},

@@ -1,0 +1,498 @@
+/* relay.c: a collective by hosts, as virtual time sees it: messages whose frames cross the tree,
+ * are merged or stored at their end, and let others go. Owns: which frame waits for which, their
+ * way from host to host, the hosts' own NICs.  Frames carry no bytes here: what is merged, and the
+ * cycles of that, the caller knows. */
+#include "fabric.h"
+
+#include <stdlib.h>
+
+/* What waits for the frames of a message. */
+struct follower {
+    u32 message;
+    bool there; /* at its end */
+};
+
+struct message_state {
+    nicemu_relayed what;
+    u32 first, frames; /* numbers of its frames in the relay */
+    u32 followers; /* index of the first */
+    bool posted;
+    u64 posted_at;
+};
+
+/* Frames that a frame waits for before it leaves; and, itself among them, at its end. */
+struct waiting {
+    u32 before, there;
+};
+
+struct relay {
+    struct relay *next;
+    u32 number;
+    u32 messages, frames;
+    u32 left; /* frames that are not merged or stored */
+    u64 trips; /* of it, under way */
+    bool failed;
+    struct message_state *message; /* one more, for where the last one's followers end */
+    struct follower *follower;
+    struct waiting *waiting;
+    u64 *cycles;
+    struct path path; /* the longest way to the end */
+};
+
+/* A frame under way, or in a NIC. */
+struct trip {
+    struct trip *next; /* while free */
+    struct relay *relay;
+    u32 message, frame; /* frame of the message */
+    u32 at; /* node */
+    u32 direction, downs; /* of the link that it is on */
+    struct path path;
+};
+
+/* ---- memory ----------------------------------------------------------------------------- */
+
+enum { TRIPS = 64 }; /* that are made at once */
+
+static void trip_free(struct nicemu_fabric *f, struct trip *t)
+{
+    t->relay->trips--;
+    t->next = f->trips;
+    f->trips = t;
+}
+
+/* NULL when the host has no memory left. */
+static struct trip *trip_new(struct nicemu_fabric *f, struct relay *r, u32 message, u32 frame)
+{
+    if (!f->trips) {
+        struct trip *more = fabric_slab(f, TRIPS * sizeof *more);
+        for (u32 i = 0; more && i < TRIPS; i++) {
+            more[i].next = f->trips;
+            f->trips = &more[i];
+        }
+    }
+    struct trip *t = f->trips;
+    if (!t)
+        return NULL;
+    f->trips = t->next;
+    r->trips++;
+    t->relay = r;
+    t->message = message;
+    t->frame = frame;
+    return t;
+}
+
+void relay_free(struct nicemu_fabric *f, struct relay *r)
+{
+    struct relay **at = &f->relay;
+    while (*at && *at != r)
+        at = &(*at)->next;
+    if (*at)
+        *at = r->next;
+    free(r->message);
+    free(r->follower);
+    free(r->waiting);
+    free(r->cycles);
+    free(r);
+}
+
+static bool add(struct nicemu_fabric *f, u64 at, enum event_kind kind, void *what)
+{
+    struct clock *c = &f->clock;
+    if (!fabric_grow((void **)&c->heap, &c->heap_room, c->heap_n + 1, sizeof *c->heap))
+        return false;
+    clock_add(c, at, kind, 0, what);
+    return true;
+}
+
+/* ---- the way of a frame ----------------------------------------------------------------- */
+
+static struct message_state *message_of(const struct trip *t)
+{
+    return &t->relay->message[t->message];
+}
+
+static u32 count_of(const struct message_state *m, u32 frame)
+{
+    u64 left = m->what.count - (u64)frame * m->what.chunk;
+    return left < m->what.chunk ? (u32)left : m->what.chunk;
+}
+
+static u32 plane_of(const struct nicemu_fabric *f, u32 frame)
+{
+    return frame % f->config.planes;
+}
+
+/* The direction from a node towards a host in the tree. */
+static u32 towards(const struct nicemu_fabric *f, u32 at, u32 host, u32 plane)
+{
+    for (u32 node = host; node != NOWHERE; node = f->node[node]->parent[plane])
+        if (f->node[node]->parent[plane] == at)
+            return f->node[node]->up[plane] + 1;
+    return f->node[at]->up[plane];
+}
+
+/* The relay cannot end: a link is down. */
+static void cut_off(struct nicemu_fabric *f, struct relay *r, u32 host)
+{
+    if (!r->failed)
+        fabric_report(f, &(nicemu_event){.kind = NICEMU_FAILED, .seq = r->number, .node = host});
+    r->failed = true;
+}
+
+/* Over the next link. */
+static bool depart(struct nicemu_fabric *f, struct trip *t)
+{
+    const struct message_state *m = message_of(t);
+    t->direction = towards(f, t->at, m->what.to, plane_of(f, t->frame));
+    struct link *l = &f->cable[t->direction / 2]->direction[t->direction & 1];
+    struct fate fate = link_send(l);
+    t->downs = l->downs;
+    if (!fate.copies) {
+        cut_off(f, t->relay, m->what.from);
+        trip_free(f, t);
+        return true;
+    }
+    struct frame frame = {.payload_bytes = count_of(m, t->frame) * m->what.bytes};
+    struct departure d = link_depart(l, frame_bytes(&frame), f->clock.now);
+    u64 arrival = d.end + fate.delay[0];
+    path_until(&t->path, STAGE_QUEUE, d.start);
+    path_until(&t->path, l->config.pcie ? STAGE_PCIE : STAGE_WIRE, d.end);
+    path_until(&t->path, l->config.pcie ? STAGE_PCIE : STAGE_HOP, arrival);
+    f->under_way++;
+    return add(f, arrival, EVENT_ARRIVES, t);
+}
+
+static bool depart_at(struct nicemu_fabric *f, struct trip *t, u64 at)
+{
+    return at > f->clock.now ? add(f, at, EVENT_LEAVES, t) : depart(f, t);
+}
+
+/* A host hands a frame to its link, or to its own NIC; `egress` after now, and not before the
+ * message is posted. */
+static bool leave(struct nicemu_fabric *f, struct relay *r, u32 message, u32 frame, u64 egress,
+                  const struct path *way)
+{
+    struct message_state *m = &r->message[message];
+    struct trip *t = trip_new(f, r, message, frame);
+    if (!t)
+        return false;
+    u64 ready = f->clock.now + egress;
+    if (!m->posted)
+        m->posted_at = ready + f->config.software;
+    m->posted = true;
+    t->path = *way;
+    t->at = m->what.from;
+    path_until(&t->path, STAGE_DEVICE, ready);
+    path_until(&t->path, STAGE_SOFTWARE, m->posted_at);
+    t->direction = NOWHERE;
+    if (m->what.from == m->what.to)
+        return add(f, later(ready, m->posted_at), EVENT_ARRIVES, t);
+    return depart_at(f, t, later(ready, m->posted_at));
+}
+
+/* ---- at its end ------------------------------------------------------------------------- */
+
+static bool settle(struct nicemu_fabric *f, struct relay *r, u32 message, u32 frame,
+                   const struct path *way);
+
+/* The frames of a message that have elements in common with those from `begin` to before `end`. */
+struct overlap {
+    u32 first, last; /* last: one behind */
+};
+
+static struct overlap overlap_of(const struct message_state *m, u64 begin, u64 end)
+{
+    u64 own = m->what.element, behind = own + m->what.count;
+    if (begin >= behind || end <= own || begin >= end)
+        return (struct overlap){0, 0};
+    u64 first = begin > own ? (begin - own) / m->what.chunk : 0;
+    u64 last = (end < behind ? end : behind) - own;
+    return (struct overlap){(u32)first, (u32)((last + m->what.chunk - 1) / m->what.chunk)};
+}
+
+static bool finished(struct nicemu_fabric *f, struct relay *r, const struct path *way)
+{
+    u64 at = f->clock.now + f->config.software;
+    r->path = *way;
+    path_until(&r->path, STAGE_SOFTWARE, at);
+    return add(f, at, EVENT_RELAYED, r);
+}
+
+/* A frame is merged or stored: what waits for it may be able to go on. */
+static bool done(struct nicemu_fabric *f, struct relay *r, u32 message, u32 frame,
+                 const struct path *way)
+{
+    const struct message_state *m = &r->message[message];
+    u64 begin = m->what.element + (u64)frame * m->what.chunk, end = begin + count_of(m, frame);
+    const nicemu_costs *c = &f->config.hosts;
+    u64 egress = m->what.taken ? c->egress : c->parse + c->egress; /* merged, or passed on */
+    for (u32 i = m->followers; i < m[1].followers; i++) {
+        const struct follower *next = &r->follower[i];
+        struct overlap o = overlap_of(&r->message[next->message], begin, end);
+        for (u32 k = o.first; k < o.last; k++) {
+            struct waiting *w = &r->waiting[r->message[next->message].first + k];
+            bool good = next->there ? --w->there || settle(f, r, next->message, k, way)
+                                    : --w->before || leave(f, r, next->message, k, egress, way);
+            if (!good)
+                return false;
+        }
+    }
+    return --r->left || finished(f, r, way);
+}
+
+/* The core that takes a call at that time: the first one that is idle, or will be. */
+static u64 *core_of(const struct nicemu_fabric *f, struct own_nic *nic, u64 at)
+{
+    u64 *best = nic->core_free, *end = best + f->config.host_cores;
+    for (u64 *core = best + 1; core < end; core++)
+        if (*best > at && *core < *best)
+            best = core;
+    return best;
+}
+
+/* A frame and all that is merged with it are in the scratchpad; or it is stored. */
+static bool settle(struct nicemu_fabric *f, struct relay *r, u32 message, u32 frame,
+                   const struct path *way)
+{
+    const struct message_state *m = &r->message[message];
+    if (!m->what.taken)
+        return done(f, r, message, frame, way);
+    struct trip *t = trip_new(f, r, message, frame);
+    if (!t)
+        return false;
+    u64 given = f->clock.now + f->config.hosts.dispatch;
+    u64 *core = core_of(f, &f->own[m->what.to], given), start = later(*core, given);
+    *core = start + r->cycles[m->what.cycles + frame] * f->config.hosts.cycle;
+    t->path = *way;
+    path_until(&t->path, STAGE_DEVICE, given);
+    path_until(&t->path, STAGE_QUEUE, start);
+    path_until(&t->path, STAGE_CORE, *core);
+    return add(f, *core, EVENT_MERGED, t);
+}
+
+/* It is in the scratchpad, or there is nothing to do to it. */
+static bool taken(struct nicemu_fabric *f, struct trip *t)
+{
+    struct relay *r = t->relay;
+    const struct path way = t->path;
+    u32 message = t->message, frame = t->frame;
+    trip_free(f, t);
+    return --r->waiting[r->message[message].first + frame].there ||
+           settle(f, r, message, frame, &way);
+}
+
+/* Its handlers are over. */
+static bool merged(struct nicemu_fabric *f, struct trip *t)
+{
+    struct relay *r = t->relay;
+    const struct path way = t->path;
+    u32 message = t->message, frame = t->frame;
+    trip_free(f, t);
+    return done(f, r, message, frame, &way);
+}
+
+/* A host has it: its NIC takes it in, with what it is to be merged with. */
+static bool reached(struct nicemu_fabric *f, struct trip *t)
+{
+    const struct message_state *m = message_of(t);
+    const nicemu_costs *c = &f->config.hosts;
+    if (!m->what.taken)
+        return taken(f, t);
+    struct own_nic *nic = &f->own[m->what.to];
+    u64 parsed = f->clock.now + c->parse, start = later(nic->dma_free, parsed);
+    u64 bytes = (u64)count_of(m, t->frame) * m->what.taken;
+    nic->dma_free = start + bytes * c->dma_byte / FEMTOSECONDS;
+    path_until(&t->path, STAGE_DEVICE, parsed);
+    path_until(&t->path, STAGE_QUEUE, start);
+    path_until(&t->path, STAGE_DMA, nic->dma_free);
+    return add(f, nic->dma_free, EVENT_TAKEN, t);
+}
+
+/* It is at the end of a link, if it was on one and that did not go down. */
+static void land(struct nicemu_fabric *f, struct trip *t)
+{
+    if (t->direction == NOWHERE)
+        return;
+    struct cable *cable = f->cable[t->direction / 2];
+    f->under_way--;
+    if (!link_arrives(&cable->direction[t->direction & 1], t->downs)) {
+        cut_off(f, t->relay, message_of(t)->what.from);
+        return;
+    }
+    t->at = t->direction & 1 ? cable->child : cable->parent;
+    struct node *node = f->node[t->at];
+    nicemu_node_counters *counters = node->host ? &node->host->counters : &node->device->counters;
+    counters->received++;
+    counters->accepted++;
+}
+
+/* From there it goes on. */
+static bool go_on(struct nicemu_fabric *f, struct trip *t)
+{
+    const struct node *node = f->node[t->at];
+    if (node->host)
+        return reached(f, t);
+    u64 at = f->clock.now + node->device->config.costs.parse + node->device->config.costs.egress;
+    path_until(&t->path, STAGE_DEVICE, at);
+    return depart_at(f, t, at);
+}
+
+bool relay_go_on(struct nicemu_fabric *f, enum event_kind kind, struct trip *t)
+{
+    struct relay *r = t->relay;
+    if (kind == EVENT_ARRIVES)
+        land(f, t);
+    if (r->failed) {
+        trip_free(f, t);
+        if (!r->trips)
+            relay_free(f, r);
+        return true;
+    }
+    if (kind == EVENT_ARRIVES)
+        return go_on(f, t);
+    if (kind == EVENT_LEAVES)
+        return depart(f, t);
+    if (kind == EVENT_TAKEN)
+        return taken(f, t);
+    return merged(f, t);
+}
+
+void relay_end(struct nicemu_fabric *f, struct relay *r)
+{
+    nicemu_event event = {.kind = NICEMU_DONE, .seq = r->number};
+    memcpy(event.spent, r->path.spent, sizeof event.spent);
+    fabric_report(f, &event);
+    relay_free(f, r);
+}
+
+void relay_progress(const struct nicemu_fabric *f, u64 *frames, u64 *left)
+{
+    for (const struct relay *r = f->relay; r; r = r->next) {
+        *frames += r->frames;
+        *left += r->left;
+    }
+}
+
+/* ---- the start -------------------------------------------------------------------------- */
+
+static bool is_host(const struct nicemu_fabric *f, u32 node)
+{
+    return node && node <= f->nodes && f->node[node]->host;
+}
+
+static bool sound(const struct nicemu_fabric *f, const nicemu_relay *what)
+{
+    for (u32 i = 0; i < f->cables; i++) {
+        const nicemu_link_config *c = &f->cable[i]->direction[0].config;
+        if (c->loss | c->duplicate | c->corrupt)
+            return false;
+    }
+    u64 frames = 0;
+    for (u32 i = 0; i < what->n; i++) {
+        const nicemu_relayed *m = &what->messages[i];
+        if (!is_host(f, m->from) || !is_host(f, m->to) || !m->count || !m->chunk ||
+            m->chunk > MAX_MTU || m->taken > 2 * MAX_MTU || m->count > 1ull << 48 ||
+            m->element > 1ull << 48 || (u64)m->chunk * m->bytes > f->config.mtu)
+            return false;
+        u64 n = (m->count + m->chunk - 1) / m->chunk;
+        frames += n;
+        if (frames > INT32_MAX ||
+            (m->taken && (m->cycles > what->n_cycles || n > what->n_cycles - m->cycles)))
+            return false;
+    }
+    for (u64 i = 0; i < what->n_waits; i++) {
+        const nicemu_wait *w = &what->waits[i];
+        if (w->before >= what->n || w->after >= what->n)
+            return false;
+        const nicemu_relayed *after = &what->messages[w->after];
+        if (what->messages[w->before].to != (w->there ? after->to : after->from))
+            return false;
+    }
+    return f->config.timed && f->config.host_cores && what->n < UINT32_MAX &&
+           what->n_waits < UINT32_MAX;
+}
+
+/* Who follows whom, and how many frames each frame waits for. */
+static void put_waits(struct relay *r, const nicemu_relay *what)
+{
+    for (u64 i = 0; i < what->n_waits; i++)
+        r->message[what->waits[i].before].followers++;
+    for (u32 i = 0, sum = 0; i <= r->messages; i++) { /* the end of each one's for now */
+        sum += r->message[i].followers;
+        r->message[i].followers = sum;
+    }
+    for (u64 i = what->n_waits; i--;) {
+        const nicemu_wait *w = &what->waits[i];
+        const struct message_state *before = &r->message[w->before], *m = &r->message[w->after];
+        r->follower[--r->message[w->before].followers] = (struct follower){w->after, w->there != 0};
+        for (u32 k = 0; k < m->frames; k++) {
+            u64 begin = m->what.element + (u64)k * m->what.chunk;
+            struct overlap o = overlap_of(before, begin, begin + count_of(m, k));
+            *(w->there ? &r->waiting[m->first + k].there : &r->waiting[m->first + k].before) +=
+                o.last - o.first;
+        }
+    }
+}
+
+static struct relay *relay_new(struct nicemu_fabric *f, const nicemu_relay *what)
+{
+    struct relay *r = calloc(1, sizeof *r);
+    if (!r)
+        return NULL;
+    r->messages = what->n;
+    r->message = calloc(what->n + 1ull, sizeof *r->message);
+    for (u32 i = 0; r->message && i < what->n; i++) {
+        const nicemu_relayed *m = &what->messages[i];
+        u32 n = (u32)((m->count + m->chunk - 1) / m->chunk);
+        r->message[i] = (struct message_state){.what = *m, .first = r->frames, .frames = n};
+        r->frames += n;
+    }
+    r->left = r->frames;
+    r->follower = malloc((what->n_waits + 1) * sizeof *r->follower);
+    r->waiting = malloc((r->frames + 1ull) * sizeof *r->waiting);
+    r->cycles = malloc((what->n_cycles + 1) * sizeof *r->cycles);
+    if (!r->message || !r->follower || !r->waiting || !r->cycles) {
+        relay_free(f, r);
+        return NULL;
+    }
+    for (u32 i = 0; i < r->frames; i++)
+        r->waiting[i] = (struct waiting){0, 1};
+    if (what->n_cycles)
+        memcpy(r->cycles, what->cycles, what->n_cycles * sizeof *r->cycles);
+    put_waits(r, what);
+    return r;
+}
+
+static bool grow_own(struct nicemu_fabric *f)
+{
+    u32 need = f->nodes + 1;
+    if (!fabric_grow((void **)&f->own, &f->own_room, need, sizeof *f->own))
+        return false;
+    if (need > f->own_n)
+        memset(f->own + f->own_n, 0, (need - f->own_n) * sizeof *f->own);
+    f->own_n = need > f->own_n ? need : f->own_n;
+    return true;
+}
+
+int nicemu_relay_start(nicemu_fabric *f, const nicemu_relay *what)
+{
+    if (!sound(f, what))
+        return NICEMU_EINVAL;
+    struct relay *r = grow_own(f) && fabric_reserve(f, f->most_sends) ? relay_new(f, what) : NULL;
+    if (!r)
+        return NICEMU_ENOMEM;
+    r->number = f->relays++ & INT32_MAX;
+    r->next = f->relay;
+    f->relay = r;
+    const struct path start = {.end = f->clock.now};
+    int number = (int)r->number;
+    if (!r->left)
+        relay_end(f, r);
+    for (u32 i = 0; i < what->n; i++)
+        for (u32 k = 0; k < r->message[i].frames; k++)
+            if (!r->waiting[r->message[i].first + k].before && !leave(f, r, i, k, 0, &start)) {
+                r->failed = true; /* its frames go when their time comes */
+                return NICEMU_ENOMEM;
+            }
+    return number;
+}
