@@ -14,7 +14,7 @@ import numpy as np
 from nicemu._core import ACCESS, BEAT, bank_waits
 from nicemu.machine import Machine
 
-__all__ = ["beats", "waits"]
+__all__ = ["beats", "masks", "waits"]
 
 
 def beats(accesses: np.ndarray, banks: int, width: int) -> np.ndarray:
@@ -38,7 +38,7 @@ def beats(accesses: np.ndarray, banks: int, width: int) -> np.ndarray:
     turn = (np.arange(which.size) - np.repeat(np.cumsum(count) - count, count)).astype(np.uint64)
     begin = np.maximum((first[which] + turn) * beat[which], address[which])
     end = np.minimum((first[which] + turn + np.uint64(1)) * beat[which], (address + size)[which])
-    mask = _mask(begin // np.uint64(width), (end - np.uint64(1)) // np.uint64(width), banks)
+    mask = masks(begin, end, banks, width)
     cycle = accesses["cycle"][which] + turn
     order = np.argsort(cycle, kind="stable")
     held = np.where(accesses["atomic"][which] != 0, mask, np.uint64(0))
@@ -50,9 +50,19 @@ def beats(accesses: np.ndarray, banks: int, width: int) -> np.ndarray:
     return out
 
 
-def _mask(first: np.ndarray, last: np.ndarray, banks: int) -> np.ndarray:
-    """Banks of words first..last, as bits."""
+def masks(begin: np.ndarray, end: np.ndarray, banks: int, width: int) -> np.ndarray:
+    """The banks of bytes begin..end-1, as bits.
+
+    Args:
+        begin, end: addresses, shape (n,), dtype uint64.
+        banks: how many there are, a power of two up to 64.
+        width: bytes of a word.
+
+    Returns:
+        Shape (n,), dtype uint64.
+    """
     one, many = np.uint64(1), np.uint64(banks)
+    first, last = begin // np.uint64(width), (end - one) // np.uint64(width)
     every = np.uint64((1 << banks) - 1)
     words = np.minimum(last - first + one, many)
     low = np.where(words >= np.uint64(64), every, (one << (words % np.uint64(64))) - one) & every

@@ -31,7 +31,7 @@ LEVELS: tuple[tuple[str, ...], ...] = (
     ("dtypes", "machine", "_core", "files"),
     ("banks", "image", "elf", "gradients", "isa", "packet", "pcap", "relay", "topology"),  # data
     ("target",),
-    ("fingerprint", "irmath", "lines", "llvm", "opmath", "timeline", "words"),
+    ("fingerprint", "irmath", "lines", "llvm", "opmath", "schedule", "timeline", "words"),
     ("clang",),
     ("scalar",),
     ("kernels", "c_ir", "python_ir"),
