@@ -25,7 +25,7 @@ from nicemu.nic import Nic
 from nicemu.samples import ordinary
 from nicemu.tables import Table, Tabled
 
-__all__ = ["LINES", "LineRate", "OpRate", "OpRates", "op_rates", "streamed"]
+__all__ = ["LINES", "LineRate", "OpRate", "OpRates", "op_rates", "percents", "streamed"]
 
 GIGA = 1e9
 #: entries that begin and leave in one pass, of the four cards behind a NIC
@@ -249,7 +249,7 @@ class OpRates(Tabled):
             [
                 (*cell, f"{row.rate / GIGA:.1f}",
                  *(text for line in self.lines for text in (
-                     *_percents(row.share(line)), row.cores_needed(line))))
+                     *percents(row.share(line)), row.cores_needed(line))))
                 for cell, row in zip(cells, self.rows, strict=True)
             ],
             names,
@@ -333,7 +333,7 @@ def _apart(
     return said, names, [[row[name][0] for name in names] for row in rows]
 
 
-def _percents(share: float) -> tuple[str, str]:
+def percents(share: float) -> tuple[str, str]:
     """A share and its margin, never more than there is."""
     digits = 1 if share < 0.1 else 0
     percent = math.floor(share * 100 * 10**digits) / 10**digits

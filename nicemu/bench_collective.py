@@ -211,7 +211,7 @@ class Where:
         ranks: workers.
         topology: of the devices between them.
         algorithm: "auto", "in-network", "ring" or "halving-doubling".
-        machine: name of what devices are made of.
+        machine: preset of what devices are made of.
         window: chunks that a rank may have in flight.
         mtu: most payload bytes of a frame.
     """
@@ -437,7 +437,7 @@ def collective_times(
     rates: set[float] = set()
     for i, (fmt, op) in enumerate(cases):
         try:
-            image = op.image(fmt, preset) if op else None
+            image = op.image(fmt, preset, where.machine) if op else None
         except OpError as error:
             if not leave_out:
                 raise

@@ -1,4 +1,4 @@
-"""Pictures of what benches found: a roofline, rates by packet size, bandwidths by size.
+"""Pictures of what benches found: a roofline, rates by packet size, bandwidths by size of arrays.
 
 Owns: what is drawn, and how.  Only this module imports matplotlib (extra ``viz``).
 """
@@ -6,19 +6,20 @@ Owns: what is drawn, and how.  Only this module imports matplotlib (extra ``viz`
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
 from typing import Any
 
-from nicemu.bench import GIGA, OpRate, OpRates
+from nicemu.bench import GIGA, LineRate, OpRate, OpRates
 from nicemu.bench_collective import CollectiveTimes
+from nicemu.bench_nic import NicRates
 from nicemu.dtypes import item_of
 from nicemu.errors import ArgumentError
 from nicemu.image import Entry
 
-__all__ = ["FORMATS", "bandwidths", "picture", "picture_format"]
+__all__ = ["FORMATS", "bandwidths", "picture", "picture_format", "throughputs"]
 
 #: of files, by the suffix of their names
 FORMATS = ("png", "svg", "pdf")
@@ -108,6 +109,46 @@ def bandwidths(times: CollectiveTimes, suffix: str) -> bytes:
         xlabel="size of the whole array, bytes", ylabel="GB/s, emulated", yscale="log",
         title=f"{times.collective}: {where.ranks} ranks, {where.topology}, {where.algorithm}, "
         f"{where.machine}\nframes of {where.mtu} bytes, window {where.window}",
+    )  # fmt: skip
+    axes.grid(alpha=0.3, linewidth=0.4)
+    figure.legend(loc="outside right upper", fontsize="small", frameon=False)
+    return _file(figure, suffix)
+
+
+def throughputs(rates: NicRates, suffix: str) -> bytes:
+    """Of a device, a file's bytes: payload that it takes in by packet size, and line rates.
+
+    Args:
+        rates: what was measured.
+        suffix: one of FORMATS.
+
+    Raises:
+        ImportError: matplotlib is not installed: see :func:`picture_format`.
+    """
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(8.5, 5.5), layout="constrained")
+    axes = figure.subplots()
+    markers = {"wire": "o", "DMA": "s", "cores": "D"}
+    kinds = dict.fromkeys((row.load.line, row.machine.cores) for row in rates.rows)
+    for i, (line, cores) in enumerate(kinds):
+        rows = [r for r in rates.rows if (r.load.line, r.machine.cores) == (line, cores)]
+        rows.sort(key=lambda row: row.payload)
+        xs, ys = [row.payload for row in rows], [row.rate / GIGA for row in rows]
+        how = {"color": f"C{i % 10}", "zorder": 9 - i % 2}  # curves often coincide
+        name = f"{line} Gb/s, {cores} cores"
+        axes.plot(xs, ys, "-:"[i % 2], linewidth=1.2 + 1.8 * (i % 2), label=name, **how)
+        for row in rows:
+            axes.plot(row.payload, row.rate / GIGA, markers[row.bottleneck],
+                      markersize=6 + 4 * (i % 2), **how)  # fmt: skip
+    for name, marker in markers.items():
+        if any(row.bottleneck == name for row in rates.rows):
+            axes.plot([], [], marker, color="black", label=f"{name}: busy most")
+    _lines(axes, dict.fromkeys(line for line, _ in kinds))
+    _ticks(axes, {row.payload for row in rates.rows})
+    axes.set(
+        xlabel=PAYLOAD.name, ylabel="Gb/s of payload taken in", ylim=(0, None),
+        title=f"{rates.what}, {rates.rows[0].load.packets:,} packets a port",
     )  # fmt: skip
     axes.grid(alpha=0.3, linewidth=0.4)
     figure.legend(loc="outside right upper", fontsize="small", frameon=False)
@@ -259,16 +300,26 @@ def _curves(
         points = sorted((row for row in rows if _key(row) == key), key=over.of)
         xs, ys = map(over.of, points), (row.rate / GIGA for row in points)
         axes.plot(list(xs), list(ys), linewidth=1.2, **styles[key])
-    for line in rates.lines:
-        axes.axhline(line.total / GIGA, color="tab:red", linestyle="--", linewidth=0.8)
-        _note(axes, f"{line} Gb/s", (1, line.total / GIGA), (-4, 3), ha="right", color="tab:red",
-              xycoords=("axes fraction", "data"))  # fmt: skip
-    ticks = sorted(set(map(over.of, rows)))
-    axes.set_xscale("log", base=2)
-    axes.set_xticks(ticks, [f"{tick:,}" for tick in ticks])
+    _lines(axes, rates.lines)
+    _ticks(axes, set(map(over.of, rows)))
     (other,) = {PAYLOAD, VLEN} - {over}
     axes.set(
         xlabel=over.name, ylabel="Gb/s, all cores", ylim=(0, None),
         title=f"payload taken in, {other.title.format(other.of(rows[0]))}",
     )  # fmt: skip
     axes.grid(alpha=0.3, linewidth=0.4)
+
+
+def _lines(axes: Any, lines: Iterable[LineRate]) -> None:
+    """Line rates, in Gb/s."""
+    for line in lines:
+        axes.axhline(line.total / GIGA, color="tab:red", linestyle="--", linewidth=0.8)
+        _note(axes, f"{line} Gb/s", (1, line.total / GIGA), (-4, 3), ha="right", color="tab:red",
+              xycoords=("axes fraction", "data"))  # fmt: skip
+
+
+def _ticks(axes: Any, values: Iterable[int]) -> None:
+    """A logarithmic axis on which these are marked."""
+    ticks = sorted(values)
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(ticks, [f"{tick:,}" for tick in ticks])

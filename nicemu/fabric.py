@@ -958,13 +958,35 @@ class Fabric:
             capture, self._capture = self._capture, None
             capture.__exit__(error)
 
+    def record(self) -> None:
+        """Put down from now on what links, devices and cores do: see :meth:`spans`.
+
+        Raises:
+            ArgumentError: the fabric is not timed, or has had a group already.
+        """
+        if self.network is None:
+            raise ArgumentError("record: the fabric is not timed: make one with time='packet'")
+        with self._lock:
+            if lib.nicemu_fabric_trace(self._fabric, 1):
+                raise ArgumentError("record: the fabric has had a group: record before")
+
+    def spans(self) -> np.ndarray:
+        """What has been put down until now: shape (n,), dtype nicemu.timeline.SPAN.
+
+        Raises:
+            MemoryError: the host had no memory for all of it.
+        """
+        start, size = ffi.new("nicemu_span **"), ffi.new("uint64_t *")
+        with self._lock:
+            _core.call("trace", lib.nicemu_fabric_traced, self._fabric, start, size)
+            spans = np.empty(size[0], SPAN)
+            ffi.memmove(spans.data, start[0], spans.nbytes)
+        return spans
+
     def _save_timeline(self) -> None:
         if self._timeline is None:
             return
-        start, size = ffi.new("nicemu_span **"), ffi.new("uint64_t *")
-        _core.call("trace", lib.nicemu_fabric_traced, self._fabric, start, size)
-        spans = np.empty(size[0], SPAN)
-        ffi.memmove(spans.data, start[0], spans.nbytes)
+        spans = self.spans()
         nodes = {d.node: Node(d.name, "slot") for d in self.devices.values()}
         nodes |= {node: Node(f"rank{rank}", "lane") for rank, node in enumerate(self._hosts)}
         numbers = {node.name: number for number, node in nodes.items()}

@@ -24,7 +24,7 @@ from nicemu._nicemu import lib
 from nicemu.files import WholeFile
 from nicemu.packet import Kind
 
-__all__ = ["SPAN", "Node", "Timeline"]
+__all__ = ["SPAN", "Node", "Timeline", "What"]
 
 # The format: the document "Trace Event Format" of the Chromium project.
 

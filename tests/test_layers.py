@@ -55,7 +55,7 @@ LEVELS: tuple[tuple[str, ...], ...] = (
     ("fabric", "collective"),
     ("communicator",),
     ("expected",),
-    ("bench_collective",),
+    ("bench_collective", "bench_nic"),
     ("bench_plot",),
     ("commands",),
     ("commands.console", "commands.outputs"),

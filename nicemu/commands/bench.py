@@ -1,7 +1,7 @@
 """`nicemu bench`: what things cost, in units that people know.
 
-Owns: the group, and the arguments of insn and op.  Those of collectives are bench_collective's;
-what is measured is nicemu.bench's and its neighbours'.
+Owns: the group, and the arguments of insn, op and nic.  Those of collectives are
+bench_collective's; what is measured is nicemu.bench's and its neighbours'.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ ELEMENTS = ("float16", "bfloat16")  # where an op leaves it open
 
 @click.group()
 def bench() -> None:
-    """Measure what things cost: instructions, ops beside the wire, collectives by size."""
+    """Measure what things cost: instructions, ops, a device under load, collectives by size."""
 
 
 for command in collectives():
@@ -129,6 +129,70 @@ def op(
         if suffix:
             outputs.write("plot", picture(found, suffix))
         outputs.show(found.by_vlen() if by_vlen else found, found.record(), found.flat())
+
+
+@bench.command()
+@click.option("--op", default="sum", show_default=True, help="As OP of `nicemu bench op`.")
+@click.option("--dtype", help="Format of elements.  [default: float16, or the op's own]")
+@click.option(
+    "--preset", type=click.Choice(list(PRESETS)), help="Where it rounds.  [default: the op's]"
+)
+@click.option(
+    "--payload", "payloads", type=int, multiple=True, default=(256, 512, 1024, 2048, 4096),
+    show_default=True, help="Most bytes of a packet.",
+)  # fmt: skip
+@click.option(
+    "--ports", type=int, multiple=True, default=(1, 4), show_default=True, help="Of the device."
+)
+@click.option("--cores", type=int, multiple=True, help="Of the device, else the machine's.")
+@click.option("--rate", type=float, default=200, show_default=True, help="Of a port, Gb/s.")
+@click.option("--packets", type=int, default=1000, show_default=True, help="That each port gets.")
+@click.option("--window", type=int, help="Chunks in flight.  [default: as many as there are slots]")
+@click.option("--plot", type=click.Path(), help="A picture: .png, .svg or .pdf (extra viz).")
+@answers
+def nic(
+    op: str,
+    dtype: str | None,
+    preset: str | None,
+    payloads: tuple[int, ...],
+    ports: tuple[int, ...],
+    cores: tuple[int, ...],
+    rate: float,
+    packets: int,
+    window: int | None,
+    plot: str | None,
+    machine: str,
+    as_json: str | None,
+    as_csv: str | None,
+) -> None:
+    """Measure a device under load: throughput and latency by packet size, ports and cores.
+
+    Every port gets packets as fast as its link has them, or the device's slots are free; one of
+    each port is reduced into one. Options of numbers may be given several times.
+    """
+    from nicemu.bench import GIGA, LineRate
+    from nicemu.bench_nic import Load, nic_rates
+    from nicemu.bench_plot import picture_format, throughputs
+    from nicemu.fabric import MAX_WINDOW
+
+    which = MACHINES[machine]
+    machines = [replace(which, cores=n) for n in cores or (which.cores,)]
+    loads = [
+        Load(LineRate(n, rate * GIGA), payload, packets, MAX_WINDOW if window is None else window)
+        for n, payload in product(ports, payloads)
+    ]
+    suffix = "" if plot is None else picture_format(plot)
+    with ExitStack() as stack:
+        outputs = Outputs(stack, {"json": as_json, "csv": as_csv, "plot": plot})
+        dtypes, presets = ([x] if x is not None else [] for x in (dtype, preset))
+        image = _images(op, dtypes, presets, which)[0]
+        cases = [(image, *case) for case in product(machines, loads)]
+        with progress("loading devices") as advance:
+            done = iter(range(1, len(cases) + 1))
+            found = nic_rates(cases, lambda: advance(next(done), len(cases)))
+        if suffix:
+            outputs.write("plot", throughputs(found, suffix))
+        outputs.show(found, found.record(), found.flat())
 
 
 def _images(
