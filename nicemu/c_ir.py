@@ -187,6 +187,8 @@ class _Step:
             (field, f"made.{field}") for field, _ in self.gives.fields
         ]  # fmt: skip
         members = zip(made, self.results, strict=True)
+        mean = self.name == "finish" and self.context  # divides by what is not 0
+        known = "__builtin_assume(contributors > 0);" if mean else ""
         out = " ".join(f"{_c(number)} {field};" for (field, _), number in members)
         stores = " ".join(f"out->{field} = {value};" for field, value in made)
         return f"""\
@@ -195,6 +197,7 @@ _Static_assert(_Generic(&{self.name}, {returned} (*)({kinds}): 1, default: 0), "
 #line 1 "{_ADAPTERS}"
 typedef struct {{ {out} }} {self.symbol}_out;
 int {self.symbol}({", ".join([f"{self.symbol}_out *out", *given])}) {{
+    {known}
     {returned} made = {self.name}({", ".join(passed)});
     {stores}
     return 0;
@@ -479,6 +482,7 @@ def _there(module: _Module, formats: Formats, place: _Place) -> list[_Step]:
 _TRAP = re.compile(r"call void @llvm\.(?:trap\(\)|ubsantrap\(i8 (\d+)\))(.*)")
 _TRAPS = {
     "1": "__builtin_unreachable() is reached",
+    "3": "division by zero",
     "18": "index outside of an array",
 }  # clang's numbers
 _STOPPED = re.compile(r"(?:tail )?call void @llvm\.ubsantrap\(i8 (\d+)\).*\n +unreachable")

@@ -25,6 +25,7 @@ _TARGET = (
     "-march=rv64gcv_zfh_zvfh_zfbfmin_zvfbfmin_zvfbfwma_zba_zbb_zbs_zicond",
 )
 _PLAIN = ("-fno-caret-diagnostics", "-fno-color-diagnostics", "-ferror-limit=1")
+_TRAPS = "array-bounds,integer-divide-by-zero,unreachable"
 _C = (
     *_TARGET,
     *_PLAIN,
@@ -34,7 +35,7 @@ _C = (
     *("-ffp-contract=off", "-fno-math-errno", "-fno-strict-float-cast-overflow"),
     *("-fwrapv", "-fno-finite-loops", "-fno-strict-aliasing", "-fno-delete-null-pointer-checks"),
     "-ftrivial-auto-var-init=zero",
-    *("-fsanitize=array-bounds,unreachable", "-fsanitize-trap=array-bounds,unreachable"),
+    f"-fsanitize={_TRAPS}", f"-fsanitize-trap={_TRAPS}",
     *("-Wdouble-promotion", "-Wno-trigraphs"),
     *(
         f"-Werror={name}"

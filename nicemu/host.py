@@ -103,6 +103,8 @@ class HostKernels:
         payloads = _listed(payloads, "payloads")
         formats = self.formats
         does = Entry.of(entry)
+        context = context or Context()
+        context.check(does)
         if len(payloads) != does.payloads:
             raise ArgumentError(
                 f"entry {entry!r} with {len(payloads)} payloads: it takes {does.payloads}"
@@ -122,7 +124,7 @@ class HostKernels:
         if leaving is not None:
             places.append(np.zeros(count * leaving.size, np.uint8))
         table = np.array([place.ctypes.data for place in places], np.uint64)
-        block = np.frombuffer((context or Context()).pack(), np.uint8)
+        block = np.frombuffer(context.pack(), np.uint8)
         status = self._functions[entry](
             acc.ctypes.data, table.ctypes.data, count, block.ctypes.data
         )

@@ -166,6 +166,15 @@ class Context:
             block[offset : offset + size] = value.to_bytes(size, "little")
         return bytes(block)
 
+    def check(self, entry: Entry) -> None:
+        """It can be one of a call of that entry.
+
+        Raises:
+            ArgumentError: nobody contributed to what is to be finished: functions may divide by it.
+        """
+        if entry.leaving == "finish" and not self.contributors:
+            raise ArgumentError(f"context contributors 0: {entry} is of 1 worker at least")
+
 
 # ---- what an image is made for -------------------------------------------------------------------
 #: preset: (accumulator, partial); "wide": float32, or the element's own format where that is wider

@@ -477,6 +477,7 @@ class Nic:
             count = _array(first, "a payload or accumulator").size
         count = whole("count", count, 0, self.machine.scratchpad)
         core, context = self._checked(core), _checked_context(context)
+        context.check(does)
         scratch, arguments, stack = self._bases(core)
         payload = formats.partial if does.partials else formats.element
         layout = self._layout(count, image, wanted, payload)

@@ -18,6 +18,7 @@ from collections import namedtuple
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from itertools import product
 from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any
@@ -30,6 +31,7 @@ from numba.core import (
     cgutils,
     compiler,
     ir,
+    lowering,
     typed_passes,
     types,
     typing,
@@ -265,18 +267,88 @@ def _declare_plain() -> None:
     _declare(_PLAIN, generic, lambda context, builder, sig, args: args[0])
 
 
+_WHOLE = (types.int64, types.uint64)  # what numba divides integers in
+
+
+def _whole(context: Any, builder: Any, sig: Any, args: Sequence[Any], to: Any) -> list[Any]:
+    """Dividend and divisor of integers, as one type."""
+    pairs = zip(args, sig.args, strict=True)
+    return [context.cast(builder, value, ty, to) for value, ty in pairs]
+
+
+def _refuse_zero(context: Any, builder: Any, divisor: Any) -> None:
+    """Raise as Python does: at once where there are loops, else when the function returns, so that
+    a vector of items needs no branch.
+    """
+    unit = context.unit
+    zero = cgutils.is_scalar_zero(builder, divisor)
+    what = (ZeroDivisionError, (f"division by zero in {unit.step}",))
+    if unit.loops:
+        with builder.if_then(zero):
+            context.call_conv.return_user_exc(builder, *what)
+    else:
+        status = callconv._const_int(context.call_conv.new_status(*what))
+        place = unit.pending.setdefault(
+            builder.function.name, cgutils.alloca_once(builder, status.type, name="pending")
+        )
+        builder.store(builder.select(zero, _first(builder, place, status), builder.load(place)),
+                      place)  # fmt: skip
+
+
+def _first(builder: Any, place: Any, status: Any) -> Any:
+    """The status in a place, or where it is 0 another."""
+    pending = builder.load(place)
+    good = builder.icmp_signed("==", pending, pending.type(0))
+    return builder.select(good, status, pending)
+
+
 def _floor_divided(context: Any, builder: Any, sig: Any, args: Sequence[Any]) -> Any:
-    """a // b of int64; numba's gives 0 for the least number // -1, which is to wrap."""
-    a, b = args
-    zero = a.type(0)
-    rest = builder.srem(a, b)
-    apart = builder.icmp_signed("<", builder.xor(rest, b), zero)
-    down = builder.and_(builder.icmp_signed("!=", rest, zero), apart)
-    return builder.sub(builder.sdiv(a, b), builder.zext(down, a.type))
+    """a // b; numba's gives 0 for the least number // -1, which is to wrap."""
+    a, b = _whole(context, builder, sig, args, sig.return_type)
+    if sig.return_type.signed:
+        rest = builder.srem(a, b)
+        quotient = builder.sub(builder.sdiv(a, b), builder.zext(_apart(builder, rest, b), a.type))
+    else:
+        quotient = builder.udiv(a, b)
+    _refuse_zero(context, builder, b)
+    return quotient
 
 
-for _verb in (operator.floordiv, operator.ifloordiv):
-    _lowering.lower(_verb, types.int64, types.int64)(_floor_divided)
+def _modulo(context: Any, builder: Any, sig: Any, args: Sequence[Any]) -> Any:
+    """a % b, which has the sign of b."""
+    a, b = _whole(context, builder, sig, args, sig.return_type)
+    if sig.return_type.signed:
+        rest = builder.srem(a, b)
+        moved = builder.select(_apart(builder, rest, b), b, a.type(0))
+        rest = builder.add(rest, moved)
+    else:
+        rest = builder.urem(a, b)
+    _refuse_zero(context, builder, b)
+    return rest
+
+
+def _apart(builder: Any, rest: Any, divisor: Any) -> Any:
+    """Is there a rest of another sign than the divisor's?"""
+    zero = rest.type(0)
+    other = builder.icmp_signed("<", builder.xor(rest, divisor), zero)
+    return builder.and_(builder.icmp_signed("!=", rest, zero), other)
+
+
+def _divided(context: Any, builder: Any, sig: Any, args: Sequence[Any]) -> Any:
+    """a / b of integers, in float64."""
+    a, b = _whole(context, builder, sig, args, sig.return_type)
+    quotient = builder.fdiv(a, b)
+    _refuse_zero(context, builder, args[1])
+    return quotient
+
+
+for _verbs, _lower in (
+    ((operator.floordiv, operator.ifloordiv), _floor_divided),
+    ((operator.mod, operator.imod), _modulo),
+    ((operator.truediv, operator.itruediv), _divided),
+):
+    for _verb, _left, _right in product(_verbs, _WHOLE, _WHOLE):
+        _lowering.lower(_verb, _left, _right)(_lower)
 for _call in CALLS:
     _declare_call(_call)
 for _conversion in CONVERSIONS:
@@ -303,6 +375,24 @@ def _exception_text(kind: type, arguments: tuple[Any, ...] | None, where: Any) -
 
 class _CallConvention(callconv.MinimalCallConv):  # type: ignore[misc]
     """Status in the return value, no Python objects."""
+
+    def new_status(self, kind: Any, arguments: Any, loc: Any = None) -> int:
+        """Of an exception at a place; None: where the statement is that is being lowered."""
+        unit = self.context.unit
+        loc = loc or unit.loc
+        where = (unit.step, loc.filename, loc.line)
+        return int(unit.statuses._add_exception(kind, arguments, where))
+
+    def return_user_exc(
+        self, builder: Any, exc: Any, exc_args: Any = None, loc: Any = None, func_name: Any = None
+    ) -> None:
+        self._return_errcode_raw(builder, self.new_status(exc, exc_args, loc))
+
+    def _return_errcode_raw(self, builder: Any, code: Any) -> None:
+        code = callconv._const_int(code) if isinstance(code, int) else code
+        if place := self.context.unit.pending.get(builder.function.name):
+            code = _first(builder, place, code)
+        builder.ret(code)
 
     def _make_call_helper(self, builder: Any) -> Any:
         return self.context.unit.statuses
@@ -469,8 +559,14 @@ def _read(function: FunctionType) -> None:
 class _Unit:
     """A function and the helpers that it calls, while they are compiled."""
 
-    def __init__(self, number: Any, lines: bool) -> None:
+    def __init__(self, number: Any, step: str, lines: bool) -> None:
+        self.step = step
         self.lines = lines
+        # of the function that is being lowered: of its statement, whether it has loops, and where
+        # the status of an exception is kept until it returns
+        self.loc: Any = None
+        self.loops = False
+        self.pending: dict[str, Any] = {}
         self.number = number  # numba's type of what the op computes in
         self.real = number if isinstance(number, types.Float) else types.float64
         self.library = _Library()
@@ -754,6 +850,33 @@ class _Report(FunctionPass):  # type: ignore[misc]
         return False
 
 
+class _Lower(lowering.Lower):  # type: ignore[misc]
+    """numba's, which lets exceptions know what statement they are of."""
+
+    def lower_function_body(self) -> Any:
+        self.context.unit.loops = any(
+            target <= label
+            for label, block in self.blocks.items()
+            for target in block.terminator.get_targets()
+        )
+        return super().lower_function_body()
+
+    def lower_inst(self, inst: Any) -> None:
+        self.context.unit.loc = self.loc
+        super().lower_inst(inst)
+
+
+@register_pass(mutates_CFG=True, analysis_only=False)
+class _Lowering(typed_passes.BaseNativeLowering):  # type: ignore[misc]
+    """numba's pass, with the above."""
+
+    _name = "nicemu_lowering"
+
+    @property
+    def lowering_class(self) -> type:
+        return _Lower
+
+
 class _Pipeline(compiler.CompilerBase):  # type: ignore[misc]
     """numba's passes from byte code to LLVM, without those that inline, lift or vectorise."""
 
@@ -773,7 +896,7 @@ class _Pipeline(compiler.CompilerBase):  # type: ignore[misc]
             typed_passes.NoPythonSupportedFeatureValidation,
             typed_passes.IRLegalization,
             typed_passes.AnnotateTypes,
-            typed_passes.NativeLowering,
+            _Lowering,
             typed_passes.NoPythonBackend,
         ):
             passes.add_pass(step, step.__name__)
@@ -893,7 +1016,7 @@ def compile_function(
     given = [_argument(item) for item in arguments]
     if context:
         given.append(types.NamedUniTuple(types.int64, len(CONTEXT), _Context))
-    unit = _Unit(_numba_type(_computing(accumulator)), lines)
+    unit = _Unit(_numba_type(_computing(accumulator)), what.partition(" of ")[0], lines)
     with global_compiler_lock:
         try:
             _read(function)

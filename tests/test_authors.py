@@ -319,7 +319,7 @@ def stepping(a: Any, b: Any) -> Any:
 
 
 def quotients(a: int, b: int) -> int:
-    return 0 if b == 0 else (a // b) * 3 + a % b
+    return 0 if b == 0 else (a // b) * 3 + a % b  # by 0 it would raise
 
 
 def rounds(a: Any, b: Any) -> Any:
@@ -453,11 +453,10 @@ RIGHT: dict[str, Right] = {
         op_of(lambda a, b: a + b, "int8", None, lambda a: max(-128, min(127, a)),
               accumulator="int32"), np.add, whole, lambda a: a.clip(-128, 127)),
     "product of int16 wraps": Right(op_of(lambda a, b: a * b, "int16"), np.multiply),
-    "// and % of negatives, by 0 too": Right(
-        op_of(lambda a, b: (a // b) * 3 + a % b, "int32"), each(quotients, 32)),
+    "// and % of negatives": Right(op_of(quotients, "int32"), each(quotients, 32)),
     "// of the least int64 by -1 wraps": Right(
-        op_of(lambda a, b: (a // b) ^ (a // -1), "int64"),
-        each(lambda a, b: (0 if b == 0 else a // b) ^ -a, 64)),
+        op_of(lambda a, b: (a // b if b else 0) ^ (a // -1), "int64"),
+        each(lambda a, b: (a // b if b else 0) ^ -a, 64)),
     "shifts beyond the width": Right(
         op_of(lambda a, b: (a << b) ^ (a >> b), "int32"),
         each(lambda a, b: (a << (b & 63)) ^ (a >> (b & 63)), 32)),
@@ -540,8 +539,9 @@ RIGHT: dict[str, Right] = {
         c("int32_t merge(int32_t a, int32_t b) { switch (b & 3) { case 0: return a;"
           " case 1: return a + 7; case 2: return a * b; default: return a ^ b; } }", "int32"),
         each(lambda a, b: [a, a + 7, a * b, a ^ b][b & 3], 32)),
-    "C: / and % by 0, shifts beyond the width, overflow": Right(
-        c("int32_t merge(int32_t a, int32_t b) { return a / b + a % b + (a << b); }", "int32"),
+    "C: / and % of negatives, shifts beyond the width, overflow": Right(
+        c("int32_t merge(int32_t a, int32_t b) { return (b ? a / b + a % b : 0) + (a << b); }",
+          "int32"),
         each(lambda a, b: (0 if b == 0 else int(math.copysign(1, a) * math.copysign(1, b))
                            * (abs(a) // abs(b)) + int(math.copysign(1, a)) * (abs(a) % abs(b)))
              + (a << (b & 31)), 32)),
@@ -860,6 +860,14 @@ ENDED: dict[str, tuple[ReduceOp, str]] = {
     "range(10 ** 12)": (
         op_of(lambda a, b: a + endless_sum(b), "float32"), "out of budget"),
     "an index outside": (op_of(looked_up, "float32"), "raised IndexError"),
+    "// by 0": (
+        op_of(lambda a, b: a // (b - 5), "float32", lambda x: int(x), lambda a: 1.0,
+              accumulator="int32"),
+        r"raised ZeroDivisionError: division by zero in merge \(test_authors\.py:\d+\)"),
+    "C: / by 0": (
+        c("float lift(float x, context_t ctx) { return 3 / (ctx.rank - 7); }\n"
+          "float merge(float a, float b) { return a; }"),
+        r"raised division by zero \(mine\.c:1\)"),
     "assert": (asserting(), r"raised AssertionError: too large \(asserting\.py:3\)"),
     "C: a loop that does not end": (
         c("float merge(float a, float b) { while (a == a) b += 1; return b; }"), "out of budget"),

@@ -312,7 +312,7 @@ def test_integers_out_of_range_are_defined() -> None:
     x = np.array([1e30, -1e30, np.nan, 7.9, -7.9], np.float32)
     found = reduced(lifted(lambda x: int(x), "f32", "i64").image(), [x])
     assert found.tolist() == [2**63 - 1, -(2**63), 0, 7, -7]
-    op = reduce_op(lambda a, b: a // b + (a << b), name="mine", element="i64")
+    op = reduce_op(lambda a, b: (a // b if b else 0) + (a << b), name="mine", element="i64")
     low = -(2**63)
     a, b = np.array([low, 5, 5], np.int64), np.array([-1, 0, 2], np.int64)
     assert reduced(op.image(), [a, b]).tolist() == [low, 0 + 5, 2 + 20]  # 2^63 wraps

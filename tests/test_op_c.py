@@ -124,14 +124,14 @@ def test_what_c_leaves_open() -> None:
         accumulator_t merge(accumulator_t a, accumulator_t b) {
             int32_t zero = b.a - b.a, least = 1 << 31;
             return (accumulator_t){
-                a.a / zero, a.a % zero, a.a << (b.a + 28), least / (zero - 1),
+                least % (zero - 1), zero ? a.a / zero : 9, a.a << (b.a + 28), least / (zero - 1),
                 0x7fffffff + a.a, (int32_t)(a.a * 1e30f)};
         }
         """,
         accumulator=[(name, "int32") for name in "abcdef"],
     )
     (got,) = reduced(op, np.array([[5], [5]], np.int32), "int32")
-    assert got.tolist() == (0, 0, 5 << 1, -(1 << 31), -(1 << 31) + 4, (1 << 31) - 1)
+    assert got.tolist() == (0, 9, 5 << 1, -(1 << 31), -(1 << 31) + 4, (1 << 31) - 1)
 
 
 def test_a_switch_needs_no_table() -> None:
@@ -509,11 +509,27 @@ def test_faults(body: str, message: str) -> None:
         ("float t[4] = {a, b}; a = t[(int)b];", r"raised index outside of an array \(c\.c:1\)"),
         ("\nif (b > 4) __builtin_trap();", r"raised __builtin_trap\(\) \(c\.c:2\)"),
         ("if (b > 4) __builtin_unreachable();", r"raised __builtin_unreachable\(\) is reached"),
+        ("\na = 8 / (int)(b - b);", r"raised division by zero \(c\.c:2\)"),
+        ("a = 8 % (int)(b - b);", r"raised division by zero \(c\.c:1\)"),
     ],
 )
 def test_statuses(body: str, message: str) -> None:
     with pytest.raises(StatusError, match=message):
         stopped(body)
+
+
+def test_divisors_that_are_not_zero_cost_nothing() -> None:
+    kind = "int32_t merge(int32_t a, int32_t b)"
+    for body in ("(a + b) / 3", "b ? a / b : 0", "a % (b | 1)"):
+        op = reduce_op.c(f"{kind} {{ return {body}; }}", element="int32")
+        assert op.image().statuses == () and "div" not in op.cost().classes
+    mean = reduce_op.c(
+        f"{kind} {{ return a + b; }} "
+        "int32_t finish(int32_t a, context_t ctx) { return a / ctx.contributors; }",
+        element="int32",
+    )
+    assert mean.image().statuses == () and "first4_finish" in mean.image().entries
+    assert reduced(mean, np.array([[5], [4], [-30]], np.int32)).tolist() == [-7]
 
 
 def test_an_element_of_a_trap_is_kept() -> None:

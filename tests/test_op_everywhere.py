@@ -13,8 +13,9 @@ import numpy as np
 import pytest
 
 import nicemu
-from nicemu import Communicator, Fabric, ReduceOp, reduce_op
+from nicemu import Communicator, Context, Fabric, ReduceOp, reduce_op
 from nicemu.algorithms import ALGORITHMS
+from nicemu.host import HostKernels
 from nicemu.order import Order, devices, leaves
 from nicemu.order import Path as TreePath
 
@@ -220,13 +221,121 @@ def test_an_index_outside_is_an_error() -> None:
             nic.reduce([np.array([1, index], np.float32)])
 
 
-def test_division_by_zero_has_a_value() -> None:
-    """Floats: infinity or NaN, as in IEEE 754; integers: 0."""
-    for element, want in (("f32", [np.inf, -np.inf, np.nan, 2]), ("i32", [0, 0, 0, 2])):
-        divide = (lambda a, b: a / b) if element == "f32" else (lambda a, b: a // b)
-        op = reduce_op(divide, name="divided", element=element)  # type: ignore[call-overload]
-        nic = nicemu.Nic(threads=1)
-        nic.load(op.image())
-        dtype = op.element.dtype  # type: ignore[union-attr]
-        a, b = np.array([1, -1, 0, 4], dtype), np.array([0, 0, 0, 2], dtype)
-        np.testing.assert_array_equal(nic.reduce([a, b]).values, np.array(want, dtype))
+def test_floats_divided_by_zero_have_a_value() -> None:
+    """Infinity or NaN, as in IEEE 754."""
+    divided = reduce_op(lambda a, b: a / b, name="divided", element="f32")  # type: ignore[call-overload]
+    assert divided.image().statuses == ()
+    nic = nicemu.Nic(threads=1)
+    nic.load(divided)
+    a, b = np.array([[1, -1, 0, 4], [0, 0, 0, 2]], np.float32)
+    np.testing.assert_array_equal(nic.reduce([a, b]).values, [np.inf, -np.inf, np.nan, 2])
+
+
+def _quotient(a: Any, b: Any) -> Any:
+    return a // b
+
+
+def _rest(a: Any, b: Any) -> Any:
+    return a % b
+
+
+def _in_a_loop(a: Any, b: Any) -> Any:
+    total = 0
+    for i in range(3):
+        total += a % (b - i * 0)
+    return total // 3
+
+
+def _by_a_helper(a: Any, b: Any) -> Any:
+    return _rest(a, b) * 2 + 1
+
+
+DIVIDING: dict[str, Callable[[int, int], int]] = {
+    "quotient": _quotient, "rest": _rest, "loop": _in_a_loop, "helper": _by_a_helper,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("element", ["int8", "uint8", "int32", "int64"])
+@pytest.mark.parametrize("name", DIVIDING)
+def test_integers_divided_by_zero_end_the_collective(name: str, element: str) -> None:
+    divide = DIVIDING[name]
+    op = reduce_op(name="divided", element=element)(divide)
+    signed = -1 if element != "uint8" else 1
+    x = np.array([[7, signed * 7, 0, 100], [2, 3, signed * 5, signed * 9]], element)
+    nic = nicemu.Nic(threads=1)
+    nic.load(op)
+    want = [divide(int(a), int(b)) for a, b in x.T]
+    assert nic.reduce(x).values.tolist() == np.array(want).astype(element).tolist()
+    line = (_rest if name == "helper" else divide).__code__.co_firstlineno
+    line += 3 if name == "loop" else 1
+    words = rf"ZeroDivisionError: division by zero in merge \(test_op_everywhere\.py:{line}\)"
+    x[1, 2] = 0
+    with pytest.raises(nicemu.StatusError, match=f"chunk 0 of divided: raised {words}$"):
+        nic.reduce(x)
+    with pytest.raises(nicemu.StatusError, match=f"acc of divided raised {words}$"):
+        op.reference(x)
+    for algorithm in ("in-network", *ALGORITHMS):
+        with pytest.raises(nicemu.CollectiveError, match=f"divided.*raised {words}$"):
+            Communicator(2).allreduce(x, op, algorithm=algorithm)
+    done = nic.handle("acc", [x[1]], accumulator=x[0])
+    assert done.status and done.accumulator[[0, 2]].tolist() == [want[0], 0]
+
+
+def test_the_first_exception_is_told() -> None:
+    @reduce_op(element="int32")
+    def both(a: Any, b: Any) -> Any:
+        total = a // b
+        if a == 7:
+            raise ValueError("seven")
+        return total
+
+    nic = nicemu.Nic(threads=1)
+    nic.load(both)
+    for a, b, words in ((7, 0, "ZeroDivisionError"), (7, 1, "ValueError: seven"), (1, 0, "ZeroD")):
+        with pytest.raises(nicemu.StatusError, match=f"both: raised {words}"):
+            nic.reduce(np.array([[a], [b]], np.int32))
+
+
+def test_true_division_of_integers_by_zero() -> None:
+    @reduce_op(element="int32", result="float64")
+    def inverse(a: Any, b: Any) -> Any:
+        return a + b
+
+    inverse.finish(lambda a: 1 / a)
+    nic = nicemu.Nic(threads=1)
+    nic.load(inverse)
+    assert nic.reduce(np.array([[3], [1]], np.int32)).values.tolist() == [0.25]
+    with pytest.raises(nicemu.StatusError, match="ZeroDivisionError: division by zero in finish"):
+        nic.reduce(np.array([[3], [-3]], np.int32))
+
+
+def test_divisors_that_are_not_zero_cost_nothing() -> None:
+    """Constants, tested numbers, and contributors in finish: nothing is raised, all is vectors."""
+    ops = {
+        "constant": reduce_op(lambda a, b: (a + b) // 3 + a % 5, name="one", element="int32"),
+        "tested": reduce_op(lambda a, b: a // b if b else 0, name="two", element="int32"),
+        "odd": reduce_op(lambda a, b: a // (b | 1), name="three", element="int32"),
+        "mean": reduce_op(lambda a, b: a + b, name="four", element="int32"),
+    }  # type: ignore[call-overload]
+    ops["mean"].finish(lambda a, ctx: a // ctx.contributors)
+    for op in ops.values():
+        image, classes = op.image(), op.cost().classes
+        assert image.statuses == () and "div" not in classes and classes["vload"]
+        assert ("vdiv" in classes) == (op.name in ("two", "three"))
+    assert "first4_finish" in ops["mean"].image().entries
+    nic = nicemu.Nic(threads=1)
+    nic.load(ops["mean"])
+    assert nic.reduce(np.array([[5], [4], [-30]], np.int32)).values.tolist() == [-7]
+    for refused in (
+        nic.handle,
+        HostKernels("four", ops["mean"]._source, ops["mean"].formats()).call,
+    ):
+        with pytest.raises(nicemu.ArgumentError, match="contributors 0: finish is of 1 worker"):
+            refused("finish", accumulator=np.ones(1, np.int32), context=Context(contributors=0))
+
+
+def test_divisions_by_items_are_vectors() -> None:
+    """They raise when the function returns, and not in a branch."""
+    op = reduce_op(_rest, name="rest", element="int32")
+    classes = op.cost().classes
+    assert classes["vdiv"] and classes.get("div", 0) == 0

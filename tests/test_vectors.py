@@ -14,6 +14,7 @@ from nicemu import compile as compiler
 from nicemu.builtin import builtin
 from nicemu.compile import _Compilation
 from nicemu.op import ReduceOp, _AssemblySource
+from nicemu.target import EVERY
 
 
 def soft() -> ReduceOp:
@@ -87,7 +88,7 @@ def refusing() -> ReduceOp:
 
 def compilation(op: ReduceOp, element: str, preset: str = "wide") -> _Compilation:
     assert not isinstance(op._source, _AssemblySource)
-    return _Compilation(op.name, op._source, op.formats(element, preset))
+    return _Compilation(op.name, op._source, op.formats(element, preset), EVERY)
 
 
 OURS = [
@@ -171,7 +172,7 @@ def test_lines_of_source_are_those_of_functions_with_halved_vectors_too() -> Non
     widths, _ = one.fitted()
     assert 8 * (widths["acc"] or 0) == one.kernels.widths["acc"]
     image = op.image()
-    lines = op._source.lines(op.formats(), image.code)
+    lines = op._source.lines(op.formats(), image.code, EVERY)
     begin, end = image.entries["acc"], image.entries["emit"]
     said = [line for at, line in lines.items() if begin <= at < end]
     assert any("math.log" in line for line in said)
