@@ -23,6 +23,7 @@ from nicemu.errors import ArgumentError, OpError, TimingError
 from nicemu.expected import as_bits, expected, reference_of
 from nicemu.fabric import Fabric, Link
 from nicemu.image import KernelImage
+from nicemu.machine import Network
 from nicemu.op import ReduceOp
 from nicemu.samples import ordinary
 from nicemu.tables import Table, Tabled
@@ -214,6 +215,7 @@ class Where:
         machine: preset of what devices are made of.
         window: chunks that a rank may have in flight.
         mtu: most payload bytes of a frame.
+        software: seconds that a host takes to send a message.
     """
 
     ranks: int = 8
@@ -222,6 +224,7 @@ class Where:
     machine: str = "card"
     window: int = 16
     mtu: int = 1024
+    software: float = 0.0
 
 
 @dataclass(frozen=True, repr=False)
@@ -445,7 +448,7 @@ def collective_times(
             continue
         with Fabric(
             where.ranks, where.topology, machine=where.machine, mtu=where.mtu, seed=seed,
-            time="packet",
+            time="packet", network=Network(software=where.software),
         ) as fabric:  # fmt: skip
             job = _Job(COLLECTIVES[collective], fmt, op, image, root, seed)
             bench = _Bench(fabric, where, job, repeats)

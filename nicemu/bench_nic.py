@@ -222,8 +222,8 @@ class NicRates(Tabled):
              "bottleneck"),
             [
                 (*cell, f"{row.rate / GIGA:.1f}", *percents(row.share),
-                 f"{row.packet_rate / MEGA:.2f}", *(percents(part)[0] for part in row.busy.values()),
-                 row.bottleneck)
+                 f"{row.packet_rate / MEGA:.2f}",
+                 *(percents(part)[0] for part in row.busy.values()), row.bottleneck)
                 for cell, row in zip(cells, self.rows, strict=True)
             ],
             {"line rate", "bottleneck"},

@@ -112,6 +112,18 @@ def test_times_are_those_of_the_communicator(name: str) -> None:
         assert row.in_place.times == row.out_of_place.times
 
 
+@pytest.mark.parametrize("algorithm", ["ring", "halving-doubling"])
+@by_collective
+def test_hosts(name: str, algorithm: str) -> None:
+    """Right, no faster than the links, and slower by what the software of hosts takes."""
+    where = Where(algorithm=algorithm, ranks=5)
+    (bare,) = timed(name, 1 << 16, where=where).rows
+    found = timed(name, 1 << 16, where=replace(where, software=1e-5))
+    assert found.wrong == (None if name == "barrier" else 0)
+    assert found.where.algorithm == algorithm
+    assert found.rows[0].out_of_place.time >= bare.out_of_place.time + 1e-5
+
+
 def test_iterations_differ_only_by_the_slot_they_begin_at() -> None:
     repeats = Repeats(iterations=4, warmups=0, checks=0)
     same = timed("allreduce", 10000, where=Where(window=16), repeats=repeats)
@@ -339,6 +351,7 @@ def test_commands_refuse(tmp_path: Path) -> None:
         (("--window", 0), "window 0"),
         (("--mtu", 100), "mtu 100"),
         (("--seed", -1), "seed -1"),
+        (("--software", -1), "software -1e-06"),
         (("--plot", "a.gif"), ".png, .svg, .pdf"),
         (("--json", out, "--csv", out), "name two files"),
     ):

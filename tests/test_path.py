@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -131,6 +132,39 @@ def test_nothing_is_sent_twice_on_clean_links() -> None:
     """However long the queues are, no timer runs out."""
     result = allreduce(64, "cards", 1 << 17, window=64, network=replace(NETWORK, rate=1e9))
     assert result.frames is not None and result.frames.resent == 0
+
+
+def told(algorithm: str, simd: str = "auto") -> dict[str, Any]:
+    """All that the clock says of a collective, over links that lose frames where that is allowed:
+    to the picosecond and the cycle.
+    """
+    loss = {"loss": 0.02, "seed": 3} if algorithm == "in-network" else {}
+    fabric = nicemu.Fabric(8, "cards", time="packet", simd=simd, **loss)
+    fabric.record()
+    world = nicemu.Communicator(fabric, algorithm=algorithm)
+    result = world.allreduce(gradients(8, 20_000), partials=True)
+    return {
+        "time": result.time,
+        "spent": result.spent,
+        "partials": {name: partial.time for name, partial in result.partials.items()},
+        "frames": result.frames,
+        "cycles": [
+            device.nic.cores.cycles(core)
+            for device in fabric.devices.values()
+            for core in range(device.nic.machine.cores)
+        ],
+        "spans": fabric.spans().tobytes(),
+    }
+
+
+@pytest.mark.parametrize("algorithm", ["in-network", "ring", "halving-doubling"])
+def test_the_same_input_takes_the_same_time(algorithm: str) -> None:
+    """Again, by portable code, and while another thread does the same."""
+    first = told(algorithm)
+    assert first == told(algorithm) == told(algorithm, "portable")
+    assert algorithm != "in-network" or sum(cycles.total for cycles in first["cycles"]) > 0
+    with ThreadPoolExecutor(2) as pool:
+        assert list(pool.map(told, [algorithm] * 2)) == [first] * 2
 
 
 def test_collectives_one_after_another() -> None:

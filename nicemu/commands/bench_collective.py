@@ -91,6 +91,10 @@ WHERE: tuple[Option, ...] = (
     click.option(
         "--mtu", type=int, default=1024, show_default=True, help="Most payload bytes of a frame."
     ),
+    click.option(
+        "--software", type=float, default=0, show_default=True,
+        help="Of a host, to send a message, microseconds.",
+    ),
     click.option("--seed", type=int, default=0, show_default=True, help="Of the numbers."),
     answers,
 )  # fmt: skip
@@ -136,6 +140,7 @@ def _run(
     machine: str,
     window: int,
     mtu: int,
+    software: float,
     seed: int,
     as_json: str | None,
     as_csv: str | None,
@@ -151,14 +156,14 @@ def _run(
     check: int = 0,
 ) -> int:
     """Measure, show, and the exit code."""
-    from nicemu.bench_collective import Repeats, Where, collective_times, sizes
+    from nicemu.bench_collective import MICRO, Repeats, Where, collective_times, sizes
     from nicemu.bench_plot import bandwidths, picture_format
 
     least = size_of(minbytes, "minbytes")
     most = max(LARGEST, least) if maxbytes is None else size_of(maxbytes, "maxbytes")
     step = None if stepbytes is None else size_of(stepbytes, "stepbytes")
     repeats = Repeats(iters, warmup_iters, check)
-    where = Where(ranks, topology, algorithm, machine, window, mtu)
+    where = Where(ranks, topology, algorithm, machine, window, mtu, software / MICRO)
     suffix = "" if plot is None else picture_format(plot)
     with ExitStack() as stack:
         outputs = Outputs(stack, {"json": as_json, "csv": as_csv, "plot": plot})
