@@ -8,6 +8,7 @@ is the caller's affair.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -75,17 +76,26 @@ def expected(
             values = reduce_tree(op.name, fmt, share.order, inputs, image.preset).result
         else:
             context = Context(seq=seq, seed=seed, element=share.elements.start)
-            where = _devices(world, share)
-            values = op.reference(
-                inputs,
-                preset=image.preset,
-                order=share.order,
-                context=context,
-                chunk=world.chunk(image) if where else None,
-                devices=where,
-            )
+            how: dict[str, Any] = {"preset": image.preset, "order": share.order, "context": context}
+            if where := _devices(world, share):
+                chunk = world.chunk(image)
+                values = op.reference(inputs, **how, chunk=chunk, devices=where)
+            else:
+                values = _by_hosts(op, inputs, result.algorithm, how)
         parts.append(as_bits(values))
     return np.concatenate(parts)
+
+
+def _by_hosts(
+    op: ReduceOp, inputs: Sequence[np.ndarray], algorithm: str, how: dict[str, Any]
+) -> np.ndarray:
+    try:
+        return op.reference(inputs, **how)
+    except ArgumentError as error:
+        raise ArgumentError(
+            f"{op.name} by {algorithm}: asks the context what differs from host to host: reduce "
+            "in-network, or do not check"
+        ) from error
 
 
 def _devices(world: Communicator, share: Share) -> dict[Path, int] | None:

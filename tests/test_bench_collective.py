@@ -357,6 +357,9 @@ def test_commands_refuse(tmp_path: Path) -> None:
     ):
         refused(bench("allreduce", *arguments), said)
     refused(bench("reduce", "-r", 8), "root 8")
+    chance = ("-o", "stochastic_sum", "-d", "half", "--algorithm", "ring", "-e", 64)
+    refused(bench("allreduce", *chance), "stochastic_sum by ring", "do not check")
+    assert bench("allreduce", *chance, "-c", 0).exit_code == 0
     assert not out.exists()
 
 
@@ -392,7 +395,7 @@ def test_the_tables_of_the_guide() -> None:
     """As its commands print them, but for host time: ``python -m tests.page bench`` makes the
     page."""
     printed = [(f["shown"], lines) for f, lines in page.run(page.path("bench").read_text(), {})]
-    assert len(printed) == 2
+    assert len(printed) == 3
     for shown, lines in printed:
         assert re.sub(" +", " ", without_host_time(lines)) == re.sub(
             " +", " ", without_host_time(shown)
