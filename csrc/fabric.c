@@ -630,7 +630,7 @@ const uint8_t *nicemu_fabric_captured(nicemu_fabric *f, size_t *n)
 
 int nicemu_fabric_trace(nicemu_fabric *f, int on)
 {
-    if (on && (!f->outlet.timed || f->parties))
+    if (on && (!f->outlet.timed || f->parties || f->relays))
         return NICEMU_EINVAL;
     trace_close(&f->outlet.trace);
     f->outlet.trace.on = on;

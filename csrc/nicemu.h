@@ -563,20 +563,22 @@ typedef struct {
     uint64_t from; /* SENT: the record of what made the frame; LINK: its SENT; DMA, TAKEN, CLOSE:
                       the LINK by which it came */
     uint64_t by; /* TAKEN: the CORE or OPEN that took it */
-    uint64_t pc; /* CORE: of the entry */
+    uint64_t pc; /* CORE: of the entry; 0: all handlers of a relay's frame */
     uint64_t cycles, instructions; /* CORE */
     uint32_t kind; /* NICEMU_SPAN_* */
     uint32_t where; /* SENT, LINK: 2 * link, + 1 where it goes down; others: node */
     uint32_t core; /* CORE */
-    uint32_t plane, group, lane, round, seq, chunk; /* of all but LINK, DMA and TAKEN */
+    /* of all but LINK, DMA and TAKEN; of a relay: seq is its number, lane the message, chunk the
+     * frame of it */
+    uint32_t plane, group, lane, round, seq, chunk;
     uint32_t child; /* SENT; CORE: the first whose payload it takes */
     uint32_t bytes; /* SENT: of the frame; DMA: of the payload */
     uint32_t payloads; /* CORE: how many it takes */
-    uint32_t frame; /* SENT: NICEMU_UP or NICEMU_DOWN, and 256 times its flags */
+    uint32_t frame; /* SENT: NICEMU_UP or NICEMU_DOWN, and 256 times its flags; 0: of a relay */
     uint32_t copies; /* SENT: 0: lost; 2: duplicated */
 } nicemu_span;
 /* Put down what happens from now on, or (0) nothing more, and forget all; EINVAL where the fabric
- * is not timed, or has had a group already. */
+ * is not timed, or has had a group or a relay already. */
 int nicemu_fabric_trace(nicemu_fabric *fabric, int on);
 /* The *n records until now, there until the next call of any function but this object's getters;
  * ENOMEM: the host had no memory for all of them. */

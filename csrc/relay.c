@@ -23,6 +23,7 @@ struct message_state {
 /* Frames that a frame waits for before it leaves; and, itself among them, at its end. */
 struct waiting {
     u32 before, there;
+    u64 record; /* number in the trace of its last link */
 };
 
 struct relay {
@@ -47,6 +48,7 @@ struct trip {
     u32 at; /* node */
     u32 direction, downs; /* of the link that it is on */
     struct path path;
+    u64 record; /* number in the trace of what made it, of its last link, or of its handlers */
 };
 
 /* ---- memory ----------------------------------------------------------------------------- */
@@ -139,6 +141,72 @@ static void cut_off(struct nicemu_fabric *f, struct relay *r, u32 host)
     r->failed = true;
 }
 
+/* ---- the trace -------------------------------------------------------------------------- */
+
+/* What a record says of a frame of a relay. */
+static nicemu_span span_of(const struct nicemu_fabric *f, u32 kind, const struct trip *t, u64 begin,
+                           u64 end)
+{
+    return (nicemu_span){.kind = kind,
+                         .begin = begin,
+                         .end = end,
+                         .from = t->record,
+                         .plane = plane_of(f, t->frame),
+                         .seq = t->relay->number,
+                         .lane = t->message,
+                         .chunk = t->frame};
+}
+
+static void put_sent(struct nicemu_fabric *f, struct trip *t, u32 bytes, u32 copies)
+{
+    nicemu_span span = span_of(f, NICEMU_SPAN_SENT, t, f->clock.now, f->clock.now);
+    span.where = t->direction;
+    span.bytes = bytes;
+    span.copies = copies;
+    t->record = trace_put(&f->outlet.trace, &span);
+}
+
+static void put_link(struct nicemu_fabric *f, struct trip *t, struct departure d)
+{
+    nicemu_span span = span_of(f, NICEMU_SPAN_LINK, t, d.start, d.end);
+    span.where = t->direction;
+    t->record = trace_put(&f->outlet.trace, &span);
+}
+
+/* The link that a frame has come over, or 0. */
+static u64 came_by(const struct trip *t)
+{
+    return t->direction == NOWHERE ? 0 : t->record;
+}
+
+static void put_dma(struct nicemu_fabric *f, const struct trip *t, u64 begin, u64 end, u64 bytes)
+{
+    nicemu_span span = span_of(f, NICEMU_SPAN_DMA, t, begin, end);
+    span.where = message_of(t)->what.to;
+    span.from = came_by(t);
+    span.bytes = (u32)bytes;
+    trace_put(&f->outlet.trace, &span);
+}
+
+/* Its handlers, which take it as it came by that link. */
+static void put_core(struct nicemu_fabric *f, struct trip *t, u32 core, u64 begin, u64 end,
+                     u64 link)
+{
+    nicemu_span span = span_of(f, NICEMU_SPAN_CORE, t, begin, end);
+    span.where = message_of(t)->what.to;
+    span.core = core;
+    span.cycles = t->relay->cycles[message_of(t)->what.cycles + t->frame];
+    t->record = trace_put(&f->outlet.trace, &span);
+    trace_put(&f->outlet.trace, &(nicemu_span){.kind = NICEMU_SPAN_TAKEN,
+                                               .where = span.where,
+                                               .begin = begin,
+                                               .end = begin,
+                                               .from = link,
+                                               .by = t->record});
+}
+
+/* ---- over the links --------------------------------------------------------------------- */
+
 /* Over the next link. */
 static bool depart(struct nicemu_fabric *f, struct trip *t)
 {
@@ -147,17 +215,19 @@ static bool depart(struct nicemu_fabric *f, struct trip *t)
     struct link *l = &f->cable[t->direction / 2]->direction[t->direction & 1];
     struct fate fate = link_send(l);
     t->downs = l->downs;
+    struct frame frame = {.payload_bytes = count_of(m, t->frame) * m->what.bytes};
+    put_sent(f, t, frame_bytes(&frame), fate.copies);
     if (!fate.copies) {
         cut_off(f, t->relay, m->what.from);
         trip_free(f, t);
         return true;
     }
-    struct frame frame = {.payload_bytes = count_of(m, t->frame) * m->what.bytes};
     struct departure d = link_depart(l, frame_bytes(&frame), f->clock.now);
     u64 arrival = d.end + fate.delay[0];
     path_until(&t->path, STAGE_QUEUE, d.start);
     path_until(&t->path, l->config.pcie ? STAGE_PCIE : STAGE_WIRE, d.end);
     path_until(&t->path, l->config.pcie ? STAGE_PCIE : STAGE_HOP, arrival);
+    put_link(f, t, d);
     f->under_way++;
     return add(f, arrival, EVENT_ARRIVES, t);
 }
@@ -168,9 +238,9 @@ static bool depart_at(struct nicemu_fabric *f, struct trip *t, u64 at)
 }
 
 /* A host hands a frame to its link, or to its own NIC; `egress` after now, and not before the
- * message is posted. */
+ * message is posted.  `record`: of what made it. */
 static bool leave(struct nicemu_fabric *f, struct relay *r, u32 message, u32 frame, u64 egress,
-                  const struct path *way)
+                  const struct path *way, u64 record)
 {
     struct message_state *m = &r->message[message];
     struct trip *t = trip_new(f, r, message, frame);
@@ -181,6 +251,7 @@ static bool leave(struct nicemu_fabric *f, struct relay *r, u32 message, u32 fra
         m->posted_at = ready + f->config.software;
     m->posted = true;
     t->path = *way;
+    t->record = record;
     t->at = m->what.from;
     path_until(&t->path, STAGE_DEVICE, ready);
     path_until(&t->path, STAGE_SOFTWARE, m->posted_at);
@@ -218,9 +289,10 @@ static bool finished(struct nicemu_fabric *f, struct relay *r, const struct path
     return add(f, at, EVENT_RELAYED, r);
 }
 
-/* A frame is merged or stored: what waits for it may be able to go on. */
+/* A frame is merged or stored: what waits for it may be able to go on.  `record`: of its handlers,
+ * or of its last link. */
 static bool done(struct nicemu_fabric *f, struct relay *r, u32 message, u32 frame,
-                 const struct path *way)
+                 const struct path *way, u64 record)
 {
     const struct message_state *m = &r->message[message];
     u64 begin = m->what.element + (u64)frame * m->what.chunk, end = begin + count_of(m, frame);
@@ -231,8 +303,9 @@ static bool done(struct nicemu_fabric *f, struct relay *r, u32 message, u32 fram
         struct overlap o = overlap_of(&r->message[next->message], begin, end);
         for (u32 k = o.first; k < o.last; k++) {
             struct waiting *w = &r->waiting[r->message[next->message].first + k];
-            bool good = next->there ? --w->there || settle(f, r, next->message, k, way)
-                                    : --w->before || leave(f, r, next->message, k, egress, way);
+            bool good = next->there
+                            ? --w->there || settle(f, r, next->message, k, way)
+                            : --w->before || leave(f, r, next->message, k, egress, way, record);
             if (!good)
                 return false;
         }
@@ -255,8 +328,9 @@ static bool settle(struct nicemu_fabric *f, struct relay *r, u32 message, u32 fr
                    const struct path *way)
 {
     const struct message_state *m = &r->message[message];
+    u64 record = r->waiting[m->first + frame].record;
     if (!m->what.taken)
-        return done(f, r, message, frame, way);
+        return done(f, r, message, frame, way, record);
     struct trip *t = trip_new(f, r, message, frame);
     if (!t)
         return false;
@@ -267,6 +341,7 @@ static bool settle(struct nicemu_fabric *f, struct relay *r, u32 message, u32 fr
     path_until(&t->path, STAGE_DEVICE, given);
     path_until(&t->path, STAGE_QUEUE, start);
     path_until(&t->path, STAGE_CORE, *core);
+    put_core(f, t, (u32)(core - f->own[m->what.to].core_free), start, *core, record);
     return add(f, *core, EVENT_MERGED, t);
 }
 
@@ -276,9 +351,10 @@ static bool taken(struct nicemu_fabric *f, struct trip *t)
     struct relay *r = t->relay;
     const struct path way = t->path;
     u32 message = t->message, frame = t->frame;
+    struct waiting *w = &r->waiting[r->message[message].first + frame];
+    w->record = came_by(t);
     trip_free(f, t);
-    return --r->waiting[r->message[message].first + frame].there ||
-           settle(f, r, message, frame, &way);
+    return --w->there || settle(f, r, message, frame, &way);
 }
 
 /* Its handlers are over. */
@@ -287,8 +363,9 @@ static bool merged(struct nicemu_fabric *f, struct trip *t)
     struct relay *r = t->relay;
     const struct path way = t->path;
     u32 message = t->message, frame = t->frame;
+    u64 record = t->record;
     trip_free(f, t);
-    return done(f, r, message, frame, &way);
+    return done(f, r, message, frame, &way, record);
 }
 
 /* A host has it: its NIC takes it in, with what it is to be merged with. */
@@ -305,6 +382,7 @@ static bool reached(struct nicemu_fabric *f, struct trip *t)
     path_until(&t->path, STAGE_DEVICE, parsed);
     path_until(&t->path, STAGE_QUEUE, start);
     path_until(&t->path, STAGE_DMA, nic->dma_free);
+    put_dma(f, t, start, nic->dma_free, bytes);
     return add(f, nic->dma_free, EVENT_TAKEN, t);
 }
 
@@ -456,7 +534,7 @@ static struct relay *relay_new(struct nicemu_fabric *f, const nicemu_relay *what
         return NULL;
     }
     for (u32 i = 0; i < r->frames; i++)
-        r->waiting[i] = (struct waiting){0, 1};
+        r->waiting[i] = (struct waiting){0, 1, 0};
     if (what->n_cycles)
         memcpy(r->cycles, what->cycles, what->n_cycles * sizeof *r->cycles);
     put_waits(r, what);
@@ -490,7 +568,7 @@ int nicemu_relay_start(nicemu_fabric *f, const nicemu_relay *what)
         relay_end(f, r);
     for (u32 i = 0; i < what->n; i++)
         for (u32 k = 0; k < r->message[i].frames; k++)
-            if (!r->waiting[r->message[i].first + k].before && !leave(f, r, i, k, 0, &start)) {
+            if (!r->waiting[r->message[i].first + k].before && !leave(f, r, i, k, 0, &start, 0)) {
                 r->failed = true; /* its frames go when their time comes */
                 return NICEMU_ENOMEM;
             }

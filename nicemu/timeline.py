@@ -4,9 +4,9 @@ https://ui.perfetto.dev and chrome://tracing show.
 Owns: the file format, and which track, slice and arrow a record of the C core becomes.  Who records
 what is csrc's; who asks for it, fabric's.
 
-Every track belongs to the process of a node: its links to its parents, and a device's DMA engine,
-cores and slots, or the lanes of a worker, in which a chunk waits for its result.  A copy of a frame
-is a flow: from what made it, over the link, into what took its payload.
+Every track belongs to the process of a node: its links to its parents, the DMA engine and the cores
+of its NIC, and a device's slots, or the lanes of a worker, in which a chunk waits for its result.
+A copy of a frame is a flow: from what made it, over the link, into what took its payload.
 """
 
 from __future__ import annotations
@@ -81,15 +81,17 @@ class Span(NamedTuple):
     copies: int
 
     @property
-    def up(self) -> bool:
-        """Of a frame: does it go to the parent?"""
-        return self.frame & 0xFF == Kind.UP
+    def relayed(self) -> bool:
+        """Of a SENT or a CORE: is it of a collective by hosts?"""
+        return not (self.frame or self.pc)
 
     @property
     def name(self) -> str:
-        """Of a frame: what is in it, and its chunk."""
-        flags = self.frame >> 8
-        if not self.up:
+        """Of a SENT: what is in it, and its chunk."""
+        kind, flags = self.frame & 0xFF, self.frame >> 8
+        if self.relayed:
+            return f"message {self.lane}, frame {self.chunk}"
+        if kind == Kind.DOWN:
             what = "result"
         elif flags & lib.NICEMU_PARTIAL:
             what = "partial sum"
@@ -98,7 +100,9 @@ class Span(NamedTuple):
         return f"{what} {self.chunk}"
 
     def about(self, *more: str) -> dict[str, Any]:
-        """What is said of a slice."""
+        """What is said of a slice of it, and more where there is more."""
+        if self.relayed:
+            return {"seq": self.seq, "message": self.lane, "frame": self.chunk}
         return {name: getattr(self, name) for name in ("seq", "chunk", "round", *more)}
 
 
@@ -273,26 +277,24 @@ class _Picture:
         return ends | dict.fromkeys(open_turns.values(), (last, False))
 
     def _slice(self, number: int, span: Span) -> Slice | None:
-        end, about = span.end, span.about()
+        end = span.end
         if span.kind == What.LINK:
             sent = self._spans[span.source - 1]
-            track, name = self._link(span.where), sent.name
-            about = sent.about("group", "lane", "child", "bytes")
+            track, name, about = self._link(span.where), sent.name, _about_frame(sent)
         elif span.kind == What.DMA:
             frame = self._frame(span.source)
             track, name = self._track(span.where, (1,), "DMA"), frame.name if frame else "a frame"
             about = {**(frame.about("child") if frame else {}), "bytes": span.bytes}
         elif span.kind == What.CORE:
             track = self._track(span.where, (2, span.core), f"core {span.core}")
-            name = about["entry"] = self._entries[span.pc]
-            about |= {
-                field: getattr(span, field) for field in ("cycles", "instructions", "payloads")
-            }
+            name = "merge" if span.relayed else self._entries[span.pc]
+            about = {**span.about("instructions", "payloads"), "entry": name, "cycles": span.cycles}
             if span.payloads:
                 about["child"] = span.child
         elif span.kind == What.OPEN:
             track, name = self._lane(span), f"chunk {span.chunk}"
-            end, about["result"] = self._ends[number]
+            end, result = self._ends[number]
+            about = {"seq": span.seq, "chunk": span.chunk, "round": span.round, "result": result}
         else:
             return None
         return Slice(track, _viewed(span.begin), _viewed(end), name, about)
@@ -304,8 +306,8 @@ class _Picture:
     def _lost(self) -> Iterator[dict[str, Any]]:
         for span in self._spans:
             if span.kind == What.SENT and not span.copies:
-                about = span.about("group", "lane", "child", "bytes")
                 track, time = self._link(span.where), _viewed(span.begin)
+                about = _about_frame(span)
                 yield _event("i", track, time, f"lost: {span.name}", s="t", args=about)
 
     # ---- flows -----------------------------------------------------------------------------------
@@ -326,6 +328,10 @@ class _Picture:
                 points += [over.at(over.begin), *after.get(number, ())]
                 if len(points) > 1:
                     yield number, points
+
+
+def _about_frame(sent: Span) -> dict[str, Any]:
+    return {**sent.about("group", "lane", "child"), "bytes": sent.bytes}
 
 
 def _viewed(picoseconds: int) -> int:

@@ -43,6 +43,9 @@ def test_the_lowest_free_core_in_the_order_of_dma() -> None:
     last = all_nine[8]
     assert last.begin == all_nine[0].end + PSPIN.dispatch
     assert last.terms["queueing"] == last.begin - PSPIN.dispatch - 1 - PSPIN.parse
+    # those that wait keep their order
+    twelve = served([Packet(0, 0, 64) for _ in range(12)])
+    assert [one.begin for one in twelve] == sorted(one.begin for one in twelve)
     # later ones take the lowest of those that are free again
     late = served([*(Packet(0, 0, 64) for _ in range(3)), Packet(110, 0, 64), Packet(114, 0, 64)])
     assert [one.core for one in late] == [0, 1, 2, 3, 0]

@@ -253,6 +253,8 @@ def test_lossy_links(tmp_path: Path, seed: int, order: str) -> None:
     assert len(shown.instants) > 10
     merged = [f for f in shown.flows if f[-1][1].startswith("core")]
     assert len(merged) == sum(fabric.counters().merged)
+    for each in [*shown.of("lane").values(), *shown.of("slot").values()]:
+        assert all(s["args"]["result"] for *_, s in each)
 
 
 def test_a_plane_that_dies(tmp_path: Path) -> None:
@@ -286,6 +288,36 @@ def test_what_is_copied_and_two_groups(tmp_path: Path) -> None:
     assert {("lane", "link", "DMA", "slot"), ("lane", "link", "slot"), ("slot", "link", "lane")} < {
         way(flow) for flow in shown.flows
     }
+
+
+@pytest.mark.parametrize("algorithm", ["ring", "halving-doubling"])
+def test_collectives_by_hosts(tmp_path: Path, algorithm: str) -> None:
+    """Two ranks, each of which merges a half, by its own NIC, and sends the sum back."""
+    count = 1000
+    with timed(tmp_path / "x.json", 2, "star", mtu=4096) as fabric:
+        world = nicemu.Communicator(fabric, algorithm=algorithm)
+        result = world.allreduce(streams(2, count))
+        world.barrier()
+    shown = read(tmp_path / "x.json")
+    nic = nicemu.Nic("card", cycles=True)
+    nic.load(nicemu.kernel("sum", "bfloat16"))
+    calls = [nic.handle("first2", streams(2, count // 2)), nic.handle("finish", count=count // 2)]
+    cycles = sum(call.cycles.total for call in calls if call.cycles is not None)
+    cores = shown.of("core")
+    assert set(cores) == {"rank0", "rank1"} == set(shown.of("DMA"))
+    for each in cores.values():
+        ((begin, end, merge),) = each
+        assert end - begin == merge["args"]["cycles"] == cycles and merge["name"] == "merge"
+    links = shown.of("link")
+    assert sum(map(len, links.values())) == fabric.counters().sent
+    last = max(end for each in links.values() for _, end, s in each if s["args"]["seq"] == 0)
+    assert result.time is not None and fabric.network is not None
+    assert last == pytest.approx(1e9 * (result.time - fabric.network.delay), abs=1)
+    assert Counter(
+        tuple(name.split()[0] for _, name, _ in flow)
+        for flow in shown.flows
+        if flow[0][2]["args"]["seq"] == 0
+    ) == {("link", "link", "DMA", "core"): 2, ("core", "link"): 2, ("link", "link"): 2}
 
 
 @pytest.mark.parametrize(
