@@ -47,9 +47,12 @@ class Law:
         numbers: that were merged: "ordinary", or "ends" where one at least is an end of the format,
             such as an infinity or a NaN.
         verdict: "yes": always the same bits; "up to rounding": bits differ, by at most 4 ulp of the
-            largest number involved; "no": by more, or an integer differs.
-        cases: groups of elements that were tried.
+            largest number involved; "no": by more, or an integer differs; "not tried": each case
+            raises an exception.
+        cases: groups of elements that were merged both ways.
         differ: of these, how many give other bits.
+        raised: groups besides, for which lift, merge or finish raised an exception.
+        raising: which exceptions, how often, and the simplest elements for each; "" for none.
         largest_ulp: the largest difference, in ulp of the largest number involved; 0 of integers.
         largest_result_ulp: the same in ulp of the result itself.
         example: the simplest elements that show it, and what both ways give; "" where all agree.
@@ -60,6 +63,8 @@ class Law:
     verdict: str
     cases: int
     differ: int
+    raised: int
+    raising: str
     largest_ulp: float
     largest_result_ulp: float
     example: str
@@ -147,16 +152,22 @@ class Check(Tabled):
         found = [(f.what, f.found, f.detail) for f in self.findings]
         found += [("note", "", note) for note in self.notes]
         laws = [
-            (law.name, law.numbers, law.verdict, law.cases, law.differ, *law.ulps, law.example)
+            (law.name, law.numbers, law.verdict, law.cases, law.raised, law.differ, *law.ulps,
+             law.example)
             for law in self.laws
-        ]
-        columns = ("merge is", "numbers", "found", "cases", "differ", "ulp", "of result", "example")
-        texts = {"found", "detail", "numbers", "example"}
-        tables = (
-            Table(head, ("checked", "found", "detail"), found, texts),
-            Table("ulp: of the largest number involved, at most", columns, laws, texts),
-        )
-        return tables if laws else tables[:1]
+        ]  # fmt: skip
+        columns = ("merge is", "numbers", "found", "cases", "raised", "differ", "ulp", "of result",
+                   "example")  # fmt: skip
+        texts = {"found", "detail", "numbers", "example", "raised"}
+        raising = [(law.name, law.numbers, law.raising) for law in self.laws if law.raised]
+        tables = [Table(head, ("checked", "found", "detail"), found, texts)]
+        if laws:
+            said = "cases: merged both ways; ulp: of the largest number involved, at most"
+            tables.append(Table(said, columns, laws, texts - {"raised"}))
+        if raising:
+            said = "of other cases, how many raise an exception, and the simplest"
+            tables.append(Table(said, ("merge is", "numbers", "raised"), raising, texts))
+        return tuple(tables)
 
 
 def check(
@@ -240,7 +251,10 @@ def _kept(image: KernelImage, machine: Machine) -> list[Finding]:
 
 
 class _Lab:
-    """A device with the image, on which exceptions of single elements are found."""
+    """A device with the image, on which exceptions of single elements are found.
+
+    Where something returns statuses, they are shape (count,), uint64, and 0 where there is none.
+    """
 
     def __init__(self, image: KernelImage, machine: Machine) -> None:
         self.nic = Nic(machine, threads=1)
@@ -252,13 +266,13 @@ class _Lab:
         return self.nic.image.formats
 
     def run(self, streams: Sequence[Stream], leave: str = "emit") -> tuple[np.ndarray, np.ndarray]:
-        """What a device gives, and where it raises an exception instead."""
+        """What a device gives, and the statuses that it returns instead."""
         count = streams[0].values.size
         try:
             done = self.nic.reduce(streams, leave=leave, payload=self.payload)
         except StatusError:
             return self._each(streams, leave)
-        return done.values, np.zeros(count, bool)
+        return done.values, np.zeros(count, np.uint64)
 
     def _each(self, streams: Sequence[Stream], leave: str) -> tuple[np.ndarray, np.ndarray]:
         """The same, each item in a packet of its own."""
@@ -270,37 +284,52 @@ class _Lab:
         )  # fmt: skip
         values = np.zeros(statuses.size, item.dtype)
         self.nic.reduce(streams, leave=leave, payload=least, out=values, statuses=statuses)
-        raised = statuses != 0
-        values[raised] = 0
-        return values, raised
+        values[statuses != 0] = 0
+        return values, statuses
+
+    def raising(self, statuses: np.ndarray, groups: Sequence[np.ndarray]) -> str:
+        """Which exceptions, how often, and the first elements for each."""
+        parts = []
+        for status in dict.fromkeys(statuses[statuses != 0].tolist()):
+            where = np.flatnonzero(statuses == status)
+            text = self.nic.image.status_text(status)
+            parts.append(f"{where.size:,} {text}: {_shown_elements(groups, where[0])}")
+        return "; ".join(parts)
+
+
+def _shown_elements(groups: Sequence[np.ndarray], at: int) -> str:
+    """The elements of a case."""
+    return ", ".join(str(group[at]) for group in groups)
 
 
 def _tried(row: Format, seed: int) -> np.ndarray:
-    """All elements of at most 16 bits; of wider ones some."""
+    """All elements of at most 16 bits; of wider ones some, the simplest first."""
     if row.size <= 2:
         return every(row)
-    return np.concatenate([ordinary(row, RANDOM, seed), simple(row, row.fraction_bits), edges(row)])
+    return np.concatenate([simple(row, row.fraction_bits), ordinary(row, RANDOM, seed), edges(row)])
 
 
 def _elements(lab: _Lab, host: HostKernels | None, seed: int) -> list[Finding]:
-    """lift and finish on elements; are the bits the host's?"""
+    """lift and finish on elements, merge on pairs and more; are the bits the host's?"""
     row = lab.formats.element.formats[0]
     elements = _tried(row, seed)
     tried = f"{elements.size:,} {'patterns' if row.size <= 2 else 'elements'}"
-    groups = _groups(_few(lab, 3), 3)
+    pairs, groups = _ordinary(lab, 2, seed), _groups(_few(lab, 3), 3)
     out = []
-    differ = 0
+    differ = cases = 0
     for what, leave, item, streams in (
         ("lift", "emit", lab.formats.partial, [elements]),
         ("finish", "finish", lab.formats.result, [elements]),
-        ("merge", "finish", lab.formats.result, groups),
+        ("merge", "emit", lab.formats.partial, pairs),
+        ("", "finish", lab.formats.result, groups),
     ):
-        values, raised = lab.run([Stream(x, rank) for rank, x in enumerate(streams)], leave)
+        values, statuses = lab.run([Stream(x, rank) for rank, x in enumerate(streams)], leave)
         if host is not None:
-            differ += _differing(lab, host, [x[~raised] for x in streams], leave)
-        if streams is not groups:
-            out.append(_told(what, tried, elements, values, raised, row, item))
-    cases = 2 * elements.size + groups[0].size
+            differ += _differing(lab, host, [x[statuses == 0] for x in streams], leave)
+        cases += values.size
+        if what:
+            said = tried if streams == [elements] else f"{values.size:,} pairs"
+            out.append(_told(lab, what, said, streams, values, statuses, item))
     if host is None:
         detail = "assembly runs on cores only"
         out.append(Finding("same bits as on the host", "not asked", detail))
@@ -325,16 +354,17 @@ def _alike(image: KernelImage, machine: Machine, seed: int) -> Finding:
     differ = cases = 0
     partial = []
     for stream in streams:
-        values, raised = plain.run([stream])
-        if not raised.all():
-            values[raised] = values[~raised][0]
+        values, statuses = plain.run([stream])
+        if not statuses.all():
+            values[statuses != 0] = values[statuses == 0][0]
         partial.append(Stream(values, stream.rank, 1, True))
     for given in (streams, partial):
         for leave in LEAVING:
-            expected, raised = plain.run(given, leave)
+            expected, statuses = plain.run(given, leave)
             for lab in labs:
                 values, also = lab.run(given, leave)
-                wrong = (raised != also) | (~raised & (_bits(values) != _bits(expected)))
+                other = _bits(values) != _bits(expected)
+                wrong = ((statuses == 0) != (also == 0)) | ((statuses == 0) & other)
                 differ += int(wrong.sum())
                 cases += wrong.size
     return _same("same bits for every VLEN and fan-in", differ, cases)
@@ -359,28 +389,30 @@ def _differing(lab: _Lab, host: HostKernels, streams: list[np.ndarray], leave: s
 
 
 def _told(
+    lab: _Lab,
     what: str,
     tried: str,
-    elements: np.ndarray,
+    streams: Sequence[np.ndarray],
     values: np.ndarray,
-    raised: np.ndarray,
-    row: Format,
+    statuses: np.ndarray,
     item: Item,
 ) -> Finding:
     """What becomes of elements: exceptions, NaNs and infinities that were not there before."""
-    source = _wide(elements, item_of(row))
-    given = _wide(values, item)
+    source = item_of(lab.formats.element.formats[0])
+    wide = [_wide(elements, source) for elements in streams]
+    number, finite = ~np.isnan(wide).any(0), np.isfinite(wide).all(0)
+    given, good = _wide(values, item), statuses == 0
     events = [
-        ("raise an exception", raised),
-        ("give NaN and are none", ~raised & np.isnan(given) & ~np.isnan(source)),
-        ("are finite and give infinity", ~raised & np.isinf(given) & np.isfinite(source)),
+        ("give NaN and are none", good & np.isnan(given) & number),
+        ("are finite and give infinity", good & np.isinf(given) & finite),
     ]
-    parts = [
-        f"{int(where.sum()):,} {name}, {elements[np.flatnonzero(where)[0]]} first"
+    parts = [lab.raising(statuses, streams)] + [
+        f"{int(where.sum()):,} {name}: {_shown_elements(streams, np.flatnonzero(where)[0])}"
         for name, where in events
         if where.any()
     ]
-    return Finding(what, tried, "; ".join(parts) or "no NaN, infinity or exception of its own")
+    detail = "; ".join(part for part in parts if part)
+    return Finding(what, tried, detail or "no NaN, infinity or exception of its own")
 
 
 def _wide(values: np.ndarray, item: Item) -> np.ndarray:
@@ -437,42 +469,47 @@ def _ends(lab: _Lab, size: int) -> list[np.ndarray]:
 def _law(lab: _Lab, name: str, numbers: str, groups: list[np.ndarray]) -> Law:
     """Merge groups of elements in two ways and compare."""
     _, *ways = LAWS[name]
-    if not groups[0].size:
-        return Law(name, numbers, "yes", 0, 0, 0.0, 0.0, "")
-    bad = np.zeros(groups[0].size, bool)
-    lifted = []
-    for rank, elements in enumerate(groups):
-        values, raised = lab.run([Stream(elements, rank)])
-        lifted.append(Stream(values, rank, 1, True))
-        bad |= raised
+    statuses = np.zeros(groups[0].size, np.uint64)
+
+    def run(streams: Sequence[Stream]) -> np.ndarray:
+        values, new = lab.run(streams)
+        np.copyto(statuses, new, where=statuses == 0)
+        return values
+
+    lifted = [
+        Stream(run([Stream(elements, rank)]), rank, 1, True) for rank, elements in enumerate(groups)
+    ]
     if name == "commutative":
         orders = [lifted, lifted[::-1]]
     else:
-        inner, raised = lab.run(lifted[1:])
-        bad |= raised
-        orders = [lifted, [lifted[0], Stream(inner, 1, 2, True)]]
-    results = []
-    for order in orders:
-        values, raised = lab.run(order)
-        results.append(values)
-        bad |= raised
-    differ = (_bits(results[0]) != _bits(results[1])) & ~bad
-    at = np.flatnonzero(differ)
-    if not at.size:
-        return Law(name, numbers, "yes", int((~bad).sum()), 0, 0.0, 0.0, "")
-    spread, own, explained = _spread(lab, [s.values[at] for s in lifted], [r[at] for r in results])
-    operands = ", ".join(str(group[at[0]]) for group in groups)
-    given = zip(ways, _shown([r[at[0]] for r in results]), strict=True)
-    example = f"{operands}: {', '.join(f'{way} = {text}' for way, text in given)}"
-    return Law(
+        orders = [lifted, [lifted[0], Stream(run(lifted[1:]), 1, 2, True)]]
+    results = [run(order) for order in orders]
+    raised = int(np.count_nonzero(statuses))
+    law = Law(
         name=name,
         numbers=numbers,
+        verdict="not tried" if raised == statuses.size > 0 else "yes",
+        cases=statuses.size - raised,
+        differ=0,
+        raised=raised,
+        raising=lab.raising(statuses, groups),
+        largest_ulp=0.0,
+        largest_result_ulp=0.0,
+        example="",
+    )
+    at = np.flatnonzero((_bits(results[0]) != _bits(results[1])) & (statuses == 0))
+    if not at.size:
+        return law
+    spread, own, explained = _spread(lab, [s.values[at] for s in lifted], [r[at] for r in results])
+    given = zip(ways, _shown([r[at[0]] for r in results]), strict=True)
+    shown = ", ".join(f"{way} = {text}" for way, text in given)
+    return replace(
+        law,
         verdict="up to rounding" if explained else "no",
-        cases=int((~bad).sum()),
         differ=int(at.size),
         largest_ulp=spread,
         largest_result_ulp=own,
-        example=example,
+        example=f"{_shown_elements(groups, at[0])}: {shown}",
     )
 
 

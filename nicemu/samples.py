@@ -16,13 +16,16 @@ SMALL = 100  # the largest ordinary integer
 
 def ordinary(row: Format, count: int, seed: int) -> np.ndarray:
     """Random elements, shape (count,): floats of a normal distribution around 0 of deviation 1,
-    integers of -100..100, or 0..100, bools.
+    integers of -100..100 but 0, by which an op may divide, or 1..100, bools.
     """
     rng = np.random.default_rng([seed, count])
     if row.kind == "float":
         return rng.standard_normal(count).astype(row.dtype)
     lowest = -SMALL if row.kind == "int" else 0
-    return rng.integers(lowest, 2 if row.kind == "bool" else SMALL + 1, count).astype(row.dtype)
+    numbers = rng.integers(lowest, 2 if row.kind == "bool" else SMALL + 1, count)
+    if row.kind != "bool":
+        numbers[numbers == 0] = 1
+    return numbers.astype(row.dtype)
 
 
 def simple(row: Format, fraction_bits: int) -> np.ndarray:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -269,8 +270,68 @@ def test_reference_raises_as_cores_do() -> None:
         strict.reference([np.array([1, -1], np.float32)])
     found = strict.check()
     lift = next(f for f in found.findings if f.what == "lift")
-    assert "raise an exception" in lift.detail and found.ok
+    negative = r"[\d,]+ raised ValueError: negative \(test_check\.py:\d+\): -1\.0"
+    assert re.fullmatch(negative, lift.detail) and found.ok
     assert found.commutative == "yes"
+
+
+def finding(found: Check, what: str) -> Any:
+    return next(f for f in found.findings if f.what == what)
+
+
+def test_cases_that_raise_are_counted_and_shown() -> None:
+    """How many, with what text, and the simplest elements: merge of pairs, and both laws."""
+
+    @nicemu.reduce_op(element="int16")
+    def guarded(a: Any, b: Any) -> Any:
+        if b == 3:
+            raise ValueError("three")
+        return a // b
+
+    found = guarded.check()
+    line = guarded._source.functions_["merge"].__code__.co_firstlineno + 3  # type: ignore[union-attr]
+    zero = rf"raised ZeroDivisionError: division by zero in merge \(test_check\.py:{line + 1}\)"
+    three = rf"raised ValueError: three \(test_check\.py:{line}\)"
+    merge = finding(found, "merge")
+    assert re.fullmatch(rf"13 {zero}: 0, 0; \d+ {three}: 0, 3", merge.detail)  # 13 simple ones
+    pairs = int(merge.found.split()[0].replace(",", ""))
+    row = law(found, "commutative")
+    assert row.cases + row.raised == pairs and row.raised > 25
+    first, second = row.raising.split("; ")
+    assert re.fullmatch(rf"\d+ {zero}: 0, 0", first)
+    assert re.fullmatch(rf"\d+ {three}: (0, 3|3, 0)", second)
+    assert sum(int(text.split()[0].replace(",", "")) for text in (first, second)) == row.raised
+    triples = law(found, "associative")
+    assert triples.raised and {": 0, 0, 0", ": 0, 0, 3"} & {
+        text[text.rindex(": ") :] for text in triples.raising.split("; ")
+    }
+    assert "of other cases, how many raise" in str(found) and found.ok
+    told = json.loads(json.dumps(found.record()))["laws"][0]
+    assert told["raised"] == row.raised and told["raising"] == row.raising
+
+
+def test_a_law_of_which_each_case_raises_is_not_tried() -> None:
+    @nicemu.reduce_op(element="float16")
+    def never(a: Any, b: Any) -> Any:
+        if not (a > a):
+            raise ValueError("never")
+        return a
+
+    found = never.check()
+    assert found.commutative == found.associative == "not tried" and found.ok
+    assert law(found, "associative").cases == 0 and law(found, "associative").raised > 4096
+
+
+def test_infinities_and_nans_that_merge_makes_are_shown() -> None:
+    @nicemu.reduce_op(element="float32")
+    def ratio(a: Any, b: Any) -> Any:
+        return a / b
+
+    told = finding(ratio.check(), "merge")
+    wanted = r"1 give NaN and are none: 0\.0, 0\.0; \d+ are finite and give infinity: 1\.0, 0\.0"
+    assert re.fullmatch(wanted, told.detail)
+    plain = finding(builtin("sum", "float32").check(element="float32"), "merge")
+    assert plain.detail == "no NaN, infinity or exception of its own"
 
 
 # ---- laws of merge -------------------------------------------------------------------------------
