@@ -12,11 +12,13 @@ static void replace_avx2(op_fn fn[INSN_COUNT])
 {
     f_avx2_replace(fn);
     vmem_avx2_replace(fn);
+    vloops_avx2_replace(fn);
 }
 static void replace_avx512(op_fn fn[INSN_COUNT])
 {
     f_avx2_replace(fn);
     vmem_avx512_replace(fn);
+    vloops_avx512_replace(fn);
 }
 const struct simd simd_avx2 = {"avx2", &vec_loops_avx2, true, replace_avx2};
 const struct simd simd_avx512 = {"avx512", &vec_loops_avx512, true, replace_avx512};

@@ -19,6 +19,8 @@ extern const struct simd simd_avx512;
 void f_avx2_replace(op_fn fn[INSN_COUNT]); /* exec_f_avx2.c */
 void vmem_avx2_replace(op_fn fn[INSN_COUNT]); /* exec_vmem_x86.c */
 void vmem_avx512_replace(op_fn fn[INSN_COUNT]);
+void vloops_avx2_replace(op_fn fn[INSN_COUNT]); /* vleaf_x86.h */
+void vloops_avx512_replace(op_fn fn[INSN_COUNT]);
 
 /* The path for a NICEMU_SIMD_* request, or NULL when this host cannot run it. */
 const struct simd *simd_choose(u32 request);

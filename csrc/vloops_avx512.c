@@ -11,6 +11,7 @@
 #pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c,bmi,bmi2")
 #endif
 #define VLOOPS_VECTORISED
+#include "simd.h"
 #include "vloops_fp.h"
 
 #include <immintrin.h>
@@ -166,6 +167,13 @@ ALWAYS_INLINE void pack_piece(u8 *mask, ivec truths)
 
 #define VEC_LOOPS vec_loops_avx512
 #include "vloops_table.h"
+
+#include "vleaf_x86.h"
+
+void vloops_avx512_replace(op_fn fn[INSN_COUNT])
+{
+    leaves_replace(fn);
+}
 
 #if defined(__clang__)
 #pragma clang attribute pop

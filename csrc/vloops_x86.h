@@ -464,7 +464,7 @@ ALWAYS_INLINE uvec16 bf16_round(struct halves v, int rm)
 }
 
 /* Is there a NaN, an infinity, what may overflow, or a subnormal number? */
-ALWAYS_INLINE bool bf16_rare(struct halves v, struct halves w)
+static __attribute__((noinline)) bool bf16_rare(struct halves v, struct halves w)
 {
     uvec16 a = v.upper << 1, b = w.upper << 1; /* without their signs */
     ivec most = max_u16((ivec)a, (ivec)b);
@@ -474,6 +474,13 @@ ALWAYS_INLINE bool bf16_rare(struct halves v, struct halves w)
     ivec small = excess_u16((ivec)(ZEROS16 + 0xff), least);
     return any_bit(large | small);
 }
+/* The same in fewer steps, and yes for zeros too: may there be one?  Exponents are 1..253 where
+ * there is none. */
+ALWAYS_INLINE bool bf16_maybe_rare(struct halves v, struct halves w)
+{
+    uvec16 a = (v.upper << 1) - 0x100, b = (w.upper << 1) - 0x100;
+    return any_bit(excess_u16(max_u16((ivec)a, (ivec)b), (ivec)(ZEROS16 + 0xfcff)));
+}
 
 /* 2 * L numbers or twice as many by integer code; with a rare one among them they are left to the
  * exact loop, which knows its flags.  Returns lower halves seen. */
@@ -482,7 +489,7 @@ ALWAYS_INLINE uvec16 narrow_pairs(LOOP_PARAMETERS, const u32 pairs, int rm)
     u8 *d = dv;
     const u8 *a = av;
     struct halves v = load_halves(a), w = pairs == 2 ? load_halves(a + 2 * VECTOR) : v;
-    if (unlikely(bf16_rare(v, w))) {
+    if (unlikely(bf16_maybe_rare(v, w)) && bf16_rare(v, w)) {
         vec_loops_portable.loop[L_vfncvtbf16_f_f].fn[1](h, d, a, bv, n);
         return ZEROS16;
     }

@@ -270,8 +270,9 @@ SOURCES: dict[str, set[str]] = {
     "exec_vmem_each.c": {"vwalk.h"},
     "exec_vmem_x86.c": {"exec_v.h", "simd.h"},
     "vloops_portable.c": {"vloops_fp.h", "vloops_table.h"},
-    "vloops_avx2.c": {"vloops_x86.h", "vloops_fp.h", "vloops_table.h"},
-    "vloops_avx512.c": {"vloops_x86.h", "vloops_fp.h", "vloops_table.h"},
+    "vleaf_x86.h": {"exec_v.h"},
+    "vloops_avx2.c": {"vloops_x86.h", "vloops_fp.h", "vloops_table.h", "vleaf_x86.h", "simd.h"},
+    "vloops_avx512.c": {"vloops_x86.h", "vloops_fp.h", "vloops_table.h", "vleaf_x86.h", "simd.h"},
 }
 #: whole objects are made and freed here; all else takes memory from them
 ALLOCATE = {"cores.c", "fabric.c", "party.c", "exchange.c", "relay.c", "trace.c"}
