@@ -235,18 +235,14 @@ static void put_call(const struct work *w, const struct call *call, const nicemu
     span.instructions = stop->instructions;
     span.child = get32(s->host_arguments + CONTEXT_CHILD);
     span.payloads = call->k;
-    w->kept->record = trace_put(&w->device->outlet->trace, &span);
+    w->kept->record = trace_add(&w->device->outlet->trace, &span);
 }
 
 /* A frame's payload, or its being there, was what the last record of the turn is about. */
 static void put_taken(const struct work *w, u64 frame)
 {
-    trace_put(&w->device->outlet->trace, &(nicemu_span){.kind = NICEMU_SPAN_TAKEN,
-                                                        .where = w->device->node,
-                                                        .begin = w->now,
-                                                        .end = w->now,
-                                                        .from = frame,
-                                                        .by = w->kept->record});
+    TRACE(&w->device->outlet->trace, .kind = NICEMU_SPAN_TAKEN, .where = w->device->node,
+          .begin = w->now, .end = w->now, .from = frame, .by = w->kept->record);
 }
 
 /* ---- calls ------------------------------------------------------------------------------ */
@@ -481,7 +477,7 @@ static void send_down_all(const struct work *w, u64 now)
         u64 at = way_out(d, w->kept, now);
         nicemu_span span = span_of(w, NICEMU_SPAN_CLOSE, at, at);
         span.from = w->member->root ? 0 : d->outlet->trace.frame;
-        trace_put(&d->outlet->trace, &span);
+        trace_add(&d->outlet->trace, &span);
     }
     for (u32 c = 0; c < w->member->children; c++)
         send_down(d, w->member, w->kept, c, now);
@@ -611,7 +607,7 @@ static void take(struct work *w, u32 child)
     forget(w->kept);
     if (w->device->outlet->trace.on) {
         nicemu_span span = span_of(w, NICEMU_SPAN_OPEN, w->now, w->now);
-        w->kept->record = trace_put(&w->device->outlet->trace, &span);
+        w->kept->record = trace_add(&w->device->outlet->trace, &span);
     }
 }
 
@@ -667,12 +663,8 @@ static u64 taken_in(struct device *d, u64 bytes, u64 now)
     d->dma_free = start + bytes * d->config.costs.dma_byte / FEMTOSECONDS;
     outlet_until(d->outlet, STAGE_DMA, d->dma_free);
     if (d->dma_free > start)
-        trace_put(&d->outlet->trace, &(nicemu_span){.kind = NICEMU_SPAN_DMA,
-                                                    .where = d->node,
-                                                    .begin = start,
-                                                    .end = d->dma_free,
-                                                    .from = d->outlet->trace.frame,
-                                                    .bytes = (u32)bytes});
+        TRACE(&d->outlet->trace, .kind = NICEMU_SPAN_DMA, .where = d->node, .begin = start,
+              .end = d->dma_free, .from = d->outlet->trace.frame, .bytes = (u32)bytes);
     return d->dma_free;
 }
 

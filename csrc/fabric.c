@@ -170,12 +170,14 @@ static void depart(struct nicemu_fabric *f, struct transit *t)
         path_until(&t->path, l->config.pcie ? STAGE_PCIE : STAGE_WIRE, d.end);
         path_until(&t->path, l->config.pcie ? STAGE_PCIE : STAGE_HOP, arrival);
     }
-    t->record = trace_put(&f->outlet.trace, &(nicemu_span){.kind = NICEMU_SPAN_LINK,
-                                                           .where = t->direction,
-                                                           .begin = d.start,
-                                                           .end = d.end,
-                                                           .from = t->record});
+    t->record = TRACE(&f->outlet.trace, .kind = NICEMU_SPAN_LINK, .where = t->direction,
+                      .begin = d.start, .end = d.end, .from = t->record);
     clock_add(&f->clock, arrival, EVENT_FRAME, 0, t);
+}
+
+static u32 plane_above(const struct nicemu_fabric *f, u32 direction)
+{
+    return f->node[f->cable[direction / 2]->parent]->device->config.plane;
 }
 
 /* Put down that a frame is there to be sent. */
@@ -183,22 +185,11 @@ static u64 put_sent(struct nicemu_fabric *f, u32 direction, const struct message
                     u32 copies, u64 at)
 {
     const struct packet *p = &m->packet;
-    const struct node *above = f->node[f->cable[direction / 2]->parent];
-    return trace_put(&f->outlet.trace, &(nicemu_span){.kind = NICEMU_SPAN_SENT,
-                                                      .where = direction,
-                                                      .begin = at,
-                                                      .end = at,
-                                                      .from = m->source,
-                                                      .plane = above->device->config.plane,
-                                                      .group = p->group,
-                                                      .lane = p->lane,
-                                                      .round = p->round,
-                                                      .seq = p->seq,
-                                                      .chunk = p->chunk,
-                                                      .child = p->child,
-                                                      .bytes = bytes,
-                                                      .frame = p->kind | (u32)p->flags << 8,
-                                                      .copies = copies});
+    return TRACE(&f->outlet.trace, .kind = NICEMU_SPAN_SENT, .where = direction, .begin = at,
+                 .end = at, .from = m->source, .plane = plane_above(f, direction),
+                 .group = p->group, .lane = p->lane, .round = p->round, .seq = p->seq,
+                 .chunk = p->chunk, .child = p->child, .bytes = bytes,
+                 .frame = p->kind | (u32)p->flags << 8, .copies = copies);
 }
 
 static void send(void *fabric, u32 direction, struct message *m, u64 at)

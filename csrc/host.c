@@ -41,17 +41,9 @@ static struct message contribution(const struct worker *w, u32 plane, const stru
 static u64 put_turn(const struct worker *w, u32 kind, u32 plane, const struct turn *t, u64 from,
                     u64 now)
 {
-    return trace_put(&w->outlet->trace, &(nicemu_span){.kind = kind,
-                                                       .where = w->host->node,
-                                                       .begin = now,
-                                                       .end = now,
-                                                       .from = from,
-                                                       .plane = plane,
-                                                       .group = w->group->number,
-                                                       .lane = t->place.lane,
-                                                       .round = t->place.round,
-                                                       .seq = t->exchange->seq,
-                                                       .chunk = t->chunk});
+    return TRACE(&w->outlet->trace, .kind = kind, .where = w->host->node, .begin = now, .end = now,
+                 .from = from, .plane = plane, .group = w->group->number, .lane = t->place.lane,
+                 .round = t->place.round, .seq = t->exchange->seq, .chunk = t->chunk);
 }
 
 static void send(struct worker *w, u32 plane, const struct turn *t, u64 now)

@@ -159,18 +159,22 @@ static nicemu_span span_of(const struct nicemu_fabric *f, u32 kind, const struct
 
 static void put_sent(struct nicemu_fabric *f, struct trip *t, u32 bytes, u32 copies)
 {
+    if (!f->outlet.trace.on)
+        return;
     nicemu_span span = span_of(f, NICEMU_SPAN_SENT, t, f->clock.now, f->clock.now);
     span.where = t->direction;
     span.bytes = bytes;
     span.copies = copies;
-    t->record = trace_put(&f->outlet.trace, &span);
+    t->record = trace_add(&f->outlet.trace, &span);
 }
 
 static void put_link(struct nicemu_fabric *f, struct trip *t, struct departure d)
 {
+    if (!f->outlet.trace.on)
+        return;
     nicemu_span span = span_of(f, NICEMU_SPAN_LINK, t, d.start, d.end);
     span.where = t->direction;
-    t->record = trace_put(&f->outlet.trace, &span);
+    t->record = trace_add(&f->outlet.trace, &span);
 }
 
 /* The link that a frame has come over, or 0. */
@@ -181,28 +185,28 @@ static u64 came_by(const struct trip *t)
 
 static void put_dma(struct nicemu_fabric *f, const struct trip *t, u64 begin, u64 end, u64 bytes)
 {
+    if (!f->outlet.trace.on)
+        return;
     nicemu_span span = span_of(f, NICEMU_SPAN_DMA, t, begin, end);
     span.where = message_of(t)->what.to;
     span.from = came_by(t);
     span.bytes = (u32)bytes;
-    trace_put(&f->outlet.trace, &span);
+    trace_add(&f->outlet.trace, &span);
 }
 
 /* Its handlers, which take it as it came by that link. */
 static void put_core(struct nicemu_fabric *f, struct trip *t, u32 core, u64 begin, u64 end,
                      u64 link)
 {
+    if (!f->outlet.trace.on)
+        return;
     nicemu_span span = span_of(f, NICEMU_SPAN_CORE, t, begin, end);
     span.where = message_of(t)->what.to;
     span.core = core;
     span.cycles = t->relay->cycles[message_of(t)->what.cycles + t->frame];
-    t->record = trace_put(&f->outlet.trace, &span);
-    trace_put(&f->outlet.trace, &(nicemu_span){.kind = NICEMU_SPAN_TAKEN,
-                                               .where = span.where,
-                                               .begin = begin,
-                                               .end = begin,
-                                               .from = link,
-                                               .by = t->record});
+    t->record = trace_add(&f->outlet.trace, &span);
+    TRACE(&f->outlet.trace, .kind = NICEMU_SPAN_TAKEN, .where = span.where, .begin = begin,
+          .end = begin, .from = link, .by = t->record);
 }
 
 /* ---- over the links --------------------------------------------------------------------- */

@@ -15,12 +15,10 @@ struct trace {
     u64 n, room;
 };
 
+/* Put a record down: its number, from 1 on, or 0 where there was no memory. */
 u64 trace_add(struct trace *t, const nicemu_span *span);
-/* Put a record down, where the trace is on; its number, from 1 on, or 0. */
-static inline u64 trace_put(struct trace *t, const nicemu_span *span)
-{
-    return t->on ? trace_add(t, span) : 0;
-}
+/* A record with these fields, which nobody works out where the trace is off: then 0. */
+#define TRACE(t, ...) (unlikely((t)->on) ? trace_add(t, &(nicemu_span){__VA_ARGS__}) : 0)
 void trace_close(struct trace *t);
 
 #endif
