@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
-from functools import wraps
+from functools import cache, wraps
 from threading import RLock
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
@@ -189,6 +189,12 @@ def kinds_of(image: KernelImage, entries: dict[str, list[int]]) -> list[dict[str
         }
         for fresh, more, name in (("first", "acc", image.element), ("load", "merge", image.partial))
     ]
+
+
+@cache
+def _variants(name: str) -> tuple[tuple[int, str], ...]:
+    """Fan-ins, and what the variant of an entry is called that has it."""
+    return tuple((k, str(replace(Entry.of(name), payloads=k))) for k in (1, *FAN_INS))
 
 
 def _array(values: object, what: str) -> np.ndarray:
@@ -756,9 +762,8 @@ class Nic:
 
     def _entries(self, image: KernelImage, name: str) -> list[int]:
         """Addresses of the entry and its fan-in variants, by fan-in; 0 = there is none."""
-        entries, table, does = image.entries, [0] * 9, Entry.of(name)
-        for k in (1, *FAN_INS):
-            entry = str(replace(does, payloads=k))
+        entries, table = image.entries, [0] * 9
+        for k, entry in _variants(name):
             if entry in entries and k <= self.machine.max_fan_in:
                 table[k] = self._placed[image.code] + entries[entry]
         return table
