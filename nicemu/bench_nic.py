@@ -151,6 +151,11 @@ class NicRate:
         return self.rate / self.load.line.total
 
     @property
+    def margin(self) -> float:
+        """What is over, of the line rate; below 0: what is missing."""
+        return self.share - 1
+
+    @property
     def busy(self) -> dict[str, float]:
         """Part of the time in which each of what a packet needs is busy."""
         return {"wire": self.wire, "DMA": self.dma, "cores": self.cores}
@@ -177,7 +182,7 @@ class NicRate:
             "packets_per_second": self.packet_rate,
             "line_rate": line.total,
             "share": self.share,
-            "margin": self.share - 1,
+            "margin": self.margin,
         }
         for name, latency in (("latency", self.latency), ("alone", self.alone)):
             told |= {f"{name}_{key}_ns": t / NANO for key, t in asdict(latency).items()}

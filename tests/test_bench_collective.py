@@ -395,7 +395,7 @@ def test_the_tables_of_the_guide() -> None:
     """As its commands print them, but for host time: ``python -m tests.page bench`` makes the
     page."""
     printed = [(f["shown"], lines) for f, lines in page.run(page.path("bench").read_text(), {})]
-    assert len(printed) == 3
+    assert len(printed) == 4
     for shown, lines in printed:
         assert re.sub(" +", " ", without_host_time(lines)) == re.sub(
             " +", " ", without_host_time(shown)

@@ -118,10 +118,10 @@ def _command(record: Collective) -> click.Command:
     ]
     for option in reversed(options):
         run = option(run)
-    text = f"""Measure {record.name}: emulated time in the columns of nccl-tests, and host time.
+    text = f"""Measure {record.name} as nccl-tests does.
 
-    Times are those of a fabric whose frames, devices and cores take time (`nicemu guide bench`).
-    The exit code is 1 when a result is wrong.
+    Times are emulated, of a fabric whose links, devices and cores take time; what the host took is
+    beside them (`nicemu guide bench`). The exit code is 1 when a result is wrong.
     """
     return click.command(record.name, help=text)(run)
 
