@@ -509,7 +509,8 @@ typedef struct {
 } nicemu_relayed;
 
 /* Frames of a message wait until those of another with the same elements are merged or stored:
- * before they leave its host, or, once they are there, before they are merged or stored. */
+ * before they leave its host, or, once they are there, before they are merged or stored.  The host
+ * posts a message when all those that frames of it wait for before they leave have brought one. */
 typedef struct {
     uint32_t before, after; /* which messages; the first ends at the host where the other waits */
     uint32_t there; /* 1: the other waits at its end */

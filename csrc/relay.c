@@ -16,11 +16,13 @@ struct message_state {
     nicemu_relayed what;
     u32 first, frames; /* numbers of its frames in the relay */
     u32 followers; /* index of the first */
-    bool posted;
-    u64 posted_at;
+    u32 awaits; /* messages with frames that it waits for before it leaves, that brought none yet */
+    bool begun; /* a frame is merged or stored */
+    u64 posted; /* virtual time from which its frames may leave, once it awaits none */
 };
 
-/* Frames that a frame waits for before it leaves; and, itself among them, at its end. */
+/* Frames that a frame waits for before it leaves, and the posting of its message; and frames,
+ * itself among them, at its end. */
 struct waiting {
     u32 before, there;
     u64 record; /* number in the trace of its last link */
@@ -246,23 +248,35 @@ static bool depart_at(struct nicemu_fabric *f, struct trip *t, u64 at)
 static bool leave(struct nicemu_fabric *f, struct relay *r, u32 message, u32 frame, u64 egress,
                   const struct path *way, u64 record)
 {
-    struct message_state *m = &r->message[message];
+    const struct message_state *m = &r->message[message];
     struct trip *t = trip_new(f, r, message, frame);
     if (!t)
         return false;
     u64 ready = f->clock.now + egress;
-    if (!m->posted)
-        m->posted_at = ready + f->config.software;
-    m->posted = true;
     t->path = *way;
     t->record = record;
     t->at = m->what.from;
     path_until(&t->path, STAGE_DEVICE, ready);
-    path_until(&t->path, STAGE_SOFTWARE, m->posted_at);
+    path_until(&t->path, STAGE_SOFTWARE, m->posted);
     t->direction = NOWHERE;
     if (m->what.from == m->what.to)
-        return add(f, later(ready, m->posted_at), EVENT_ARRIVES, t);
-    return depart_at(f, t, later(ready, m->posted_at));
+        return add(f, later(ready, m->posted), EVENT_ARRIVES, t);
+    return depart_at(f, t, later(ready, m->posted));
+}
+
+/* One of the messages that it waits for has brought something: the last of them lets the host post
+ * it, frames that wait for nothing else leave. */
+static bool brought(struct nicemu_fabric *f, struct relay *r, u32 message, u64 egress,
+                    const struct path *way, u64 record)
+{
+    struct message_state *m = &r->message[message];
+    if (--m->awaits)
+        return true;
+    m->posted = f->clock.now + egress + f->config.software;
+    for (u32 k = 0; k < m->frames; k++)
+        if (!--r->waiting[m->first + k].before && !leave(f, r, message, k, egress, way, record))
+            return false;
+    return true;
 }
 
 /* ---- at its end ------------------------------------------------------------------------- */
@@ -298,13 +312,17 @@ static bool finished(struct nicemu_fabric *f, struct relay *r, const struct path
 static bool done(struct nicemu_fabric *f, struct relay *r, u32 message, u32 frame,
                  const struct path *way, u64 record)
 {
-    const struct message_state *m = &r->message[message];
+    struct message_state *m = &r->message[message];
     u64 begin = m->what.element + (u64)frame * m->what.chunk, end = begin + count_of(m, frame);
+    bool first = !m->begun;
+    m->begun = true;
     const nicemu_costs *c = &f->config.hosts;
     u64 egress = m->what.taken ? c->egress : c->parse + c->egress; /* merged, or passed on */
     for (u32 i = m->followers; i < m[1].followers; i++) {
         const struct follower *next = &r->follower[i];
         struct overlap o = overlap_of(&r->message[next->message], begin, end);
+        if (first && !next->there && !brought(f, r, next->message, egress, way, record))
+            return false;
         for (u32 k = o.first; k < o.last; k++) {
             struct waiting *w = &r->waiting[r->message[next->message].first + k];
             bool good = next->there
@@ -510,9 +528,11 @@ static void put_waits(struct relay *r, const nicemu_relay *what)
         for (u32 k = 0; k < m->frames; k++) {
             u64 begin = m->what.element + (u64)k * m->what.chunk;
             struct overlap o = overlap_of(before, begin, begin + count_of(m, k));
-            *(w->there ? &r->waiting[m->first + k].there : &r->waiting[m->first + k].before) +=
-                o.last - o.first;
+            struct waiting *waiting = &r->waiting[m->first + k];
+            *(w->there ? &waiting->there : &waiting->before) += o.last - o.first;
+            waiting->before += !w->there && !m->awaits; /* for its posting, once */
         }
+        r->message[w->after].awaits += !w->there;
     }
 }
 
@@ -570,6 +590,8 @@ int nicemu_relay_start(nicemu_fabric *f, const nicemu_relay *what)
     int number = (int)r->number;
     if (!r->left)
         relay_end(f, r);
+    for (u32 i = 0; i < what->n; i++)
+        r->message[i].posted = f->clock.now + f->config.software; /* what awaits none */
     for (u32 i = 0; i < what->n; i++)
         for (u32 k = 0; k < r->message[i].frames; k++)
             if (!r->waiting[r->message[i].first + k].before && !leave(f, r, i, k, 0, &start, 0)) {

@@ -83,6 +83,11 @@ class Collective:
         return _at_root in (self.gives, self.takes)
 
     @property
+    def everywhere(self) -> bool:
+        """Whether every rank takes the whole array."""
+        return self.takes is _whole
+
+    @property
     def parted(self) -> bool:
         """Whether the whole array is cut into equal parts, one for each rank."""
         return _block in (self.gives, self.takes)
@@ -230,6 +235,8 @@ class Result(Tabled):
         spent: what these were spent on, on the longest way to its end, where the fabric is timed:
             "wire", "PCIe", "hops", "DMA", "core", "queueing", "device", "timers", "software".  Of
             collectives that overlap, the way may begin in one before.
+        bound: the least time that it could take, see :func:`nicemu.least.bound_of`, where the
+            fabric is timed and nothing is lost.
         seconds: host time from its start to its end.
     """
 
@@ -244,6 +251,7 @@ class Result(Tabled):
     frames: FabricCounters | None
     time: float | None
     spent: dict[str, float] | None
+    bound: float | None
     seconds: float
 
     @property

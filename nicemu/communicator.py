@@ -35,6 +35,7 @@ from nicemu.errors import (
 from nicemu.exchange import Exchange, RawPartial
 from nicemu.fabric import MAX_RANKS, Fabric, Group, Passage, Ticket
 from nicemu.image import Context, KernelImage
+from nicemu.least import Job, bound_of
 from nicemu.op import ReduceOp
 from nicemu.order import devices, leaves
 from nicemu.partials import Partial, Share, gather
@@ -160,6 +161,7 @@ class _Call:
         inputs: per rank, flat and contiguous: the stretch ``gives[rank]`` of the whole array.
         outputs: per rank, likewise: where the stretch ``takes[rank]`` goes.
         context: of the whole array's first element.
+        root: of reduce and broadcast.
         partials: True: partial sums are wanted.
     """
 
@@ -170,6 +172,7 @@ class _Call:
     gives: list[range]
     takes: list[range]
     context: Context
+    root: int
     partials: bool
 
 
@@ -182,6 +185,7 @@ class _Outcome:
     frames: FabricCounters | None = None
     time: float | None = None
     spent: dict[str, float] | None = None
+    bound: float | None = None
 
 
 @dataclass
@@ -386,7 +390,7 @@ class Communicator:
         inputs = [np.ascontiguousarray(x).reshape(-1) for x in given]
         outputs = staged(inputs, gives, values, takes)
         context = Context(seq=self._seq & 0xFFFFFFFF, group=self.ranks, seed=seed)
-        call = _Call(record, image, inputs, outputs, gives, takes, context, partials)
+        call = _Call(record, image, inputs, outputs, gives, takes, context, root, partials)
         self._seq += 1
         return Handle(partial(_finished, call, chosen, run(call), values, begin))
 
@@ -464,7 +468,19 @@ class Communicator:
             frames=self.fabric.counters() - before,
             time=ticket.time - begin,
             spent=ticket.spent,
+            bound=self._bound(IN_NETWORK, call, ticket.time - begin),
         )
+
+    def _bound(self, algorithm: str, call: _Call, time: float) -> float | None:
+        """The least time that it could take, which the time that it took is held against."""
+        if self.fabric.network is None:
+            return None
+        gives = [x.nbytes for x in call.inputs]
+        count = call.inputs[0].size if call.image else sum(gives)
+        job = Job(call.record, call.image, gives, count, self.fabric.mtu, call.root)
+        bound = bound_of(self.fabric, self._workers, algorithm, job)
+        bound.check(time, f"{call.record.name} by {algorithm} of {self.ranks} ranks")
+        return bound.time
 
     # ---- by the hosts ----------------------------------------------------------------------------
 
@@ -492,7 +508,8 @@ class Communicator:
             return _Outcome(tuple(shares), sent)
         assert passage.time is not None
         time = passage.time - kept[0].begin
-        return _Outcome(tuple(shares), sent, time=time, spent=passage.spent)
+        bound = self._bound(algorithm, call, time)
+        return _Outcome(tuple(shares), sent, time=time, spent=passage.spent, bound=bound)
 
     def _passed(self, algorithm: str, call: _Call, merged: _Merged) -> Passage | None:
         """Let virtual time pass until all messages are there; None where nobody keeps time."""
@@ -631,6 +648,7 @@ def _finished(
         frames=outcome.frames,
         time=outcome.time,
         spent=outcome.spent,
+        bound=outcome.bound,
         seconds=time.perf_counter() - begin,
     )
 

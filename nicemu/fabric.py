@@ -110,6 +110,7 @@ class Link:
         number: 0, 1, ... in the order of :meth:`Fabric.links`.
         delay: that it takes at least, seconds.
         rate: in each direction, bit/s; None where the fabric is not timed.
+        overhead: bytes that a frame takes beyond its own.
     """
 
     fabric: Fabric = field(repr=False)
@@ -118,6 +119,7 @@ class Link:
     number: int
     delay: float
     rate: float | None
+    overhead: int
 
     def down(self, at: float | None = None) -> None:
         """Cut it, at a virtual time (None: now): what is under way on it is lost.
@@ -567,7 +569,9 @@ class Fabric:
                 )
                 rate = 8 * FEMTOSECONDS / config.byte_time if config.byte_time else None
                 delay = config.delay / SECOND
-                self._links[below, above] = Link(self, below, above, number, delay, rate)
+                self._links[below, above] = Link(
+                    self, below, above, number, delay, rate, config.overhead
+                )
 
     # ---- groups and exchanges --------------------------------------------------------------------
 

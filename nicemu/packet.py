@@ -15,7 +15,21 @@ from nicemu._nicemu import ffi, lib
 from nicemu.dtypes import Item
 from nicemu.errors import ArgumentError
 
-__all__ = ["Drop", "Element", "Kind", "Packet", "build", "drops", "element_of", "elements", "parse"]
+__all__ = [
+    "FRAME_BYTES",
+    "Drop",
+    "Element",
+    "Kind",
+    "Packet",
+    "build",
+    "drops",
+    "element_of",
+    "elements",
+    "parse",
+]
+
+#: of a frame beside its payload: headers and ICRC
+FRAME_BYTES: int = lib.NICEMU_MAX_FRAME - lib.NICEMU_MAX_PAYLOAD
 
 
 class Kind(IntEnum):

@@ -391,10 +391,10 @@ MUTATIONS: tuple[Mutation, ...] = (
     ),
     Mutation(
         0,
-        "hosts' software is for the last message only",
+        "hosts' software is for the first message only",
         "csrc/relay.c",
-        "m->posted_at = ready + f->config.software;",
-        "m->posted_at = ready;",
+        "m->posted = f->clock.now + egress + f->config.software;",
+        "m->posted = f->clock.now + egress;",
         "tests/test_relay.py::test_software_is_paid_for_each_message",
     ),
     Mutation(

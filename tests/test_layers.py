@@ -53,6 +53,7 @@ LEVELS: tuple[tuple[str, ...], ...] = (
     ),
     ("algorithms", "numerics", "exchange"),
     ("fabric", "collective"),
+    ("least",),
     ("communicator",),
     ("expected",),
     ("bench_collective", "bench_nic"),

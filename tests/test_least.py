@@ -1,0 +1,115 @@
+"""The least time of a collective: its formulas by hand, and that no run is faster."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import nicemu
+from nicemu import communicator
+from nicemu.algorithms import ALGORITHMS
+from nicemu.collective import COLLECTIVES
+from nicemu.errors import TimingError
+from nicemu.least import Bound
+from nicemu.machine import Network
+from tests.fabrics import streams
+
+NETWORK = Network()
+EVERY = ("in-network", *ALGORITHMS)
+FRAME = 86 + 4 + NETWORK.overhead  # bytes beside a payload
+
+
+def run(
+    algorithm: str, ranks: int, topology: str, count: int, preset: str = "wide", **options: Any
+) -> nicemu.Result:
+    fabric = nicemu.Fabric(ranks, topology, time="packet", mtu=4096, **options)
+    world = nicemu.Communicator(fabric, algorithm=algorithm, window=64)
+    return world.allreduce(streams(ranks, count), preset=preset)
+
+
+@pytest.mark.parametrize("algorithm", EVERY)
+@pytest.mark.parametrize("software", [0.0, 1e-6])
+def test_of_one_frame_it_lacks_what_is_no_link(algorithm: str, software: float) -> None:
+    """Two ranks, 4 bytes: the time but for DMA, cores and queues, to the nanosecond."""
+    result = run(algorithm, 2, "star", 2, network=replace(NETWORK, software=software))
+    assert result.spent is not None and result.time is not None
+    rest = sum(result.spent[name] for name in ("DMA", "core", "queueing"))
+    assert result.bound == pytest.approx(result.time - rest, abs=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "ranks", "topology", "payload"),
+    [
+        # 16 cards, 4 behind each NIC, whose link to the leaf is the slowest
+        ("ring", 16, "cards", 2 * 15 / 16),  # one neighbour is behind it: each half 15/16
+        ("halving-doubling", 16, "cards", 2 * 3 / 4),  # 4 ranks' 1/8 and 1/16, each half
+        ("in-network", 16, "cards", 1),  # each element goes up once
+        ("ring", 4, "star", 2 * 3 / 4),
+        ("halving-doubling", 4, "star", 2 * 3 / 4),
+        ("in-network", 4, "star", 1),
+    ],
+)
+def test_of_a_large_array_it_is_the_busiest_links(
+    algorithm: str, ranks: int, topology: str, payload: float
+) -> None:
+    """So many times the array's bytes, in frames, where partial sums are no wider than elements."""
+    size = 1 << 20
+    result = run(algorithm, ranks, topology, size // 2, "per-add")
+    links = 8 * payload * size * (1 + FRAME / 4096) / NETWORK.rate
+    assert result.bound is not None and result.time is not None
+    assert links < result.bound < 1.12 * links
+    assert result.bound < result.time
+
+
+def test_wide_partial_sums_take_twice_the_uplinks() -> None:
+    wide, narrow = (run("in-network", 16, "cards", 1 << 19, p).bound for p in ("wide", "per-hop"))
+    assert wide is not None and narrow is not None
+    assert wide == pytest.approx(2 * narrow, rel=0.1)
+
+
+@pytest.mark.parametrize("topology", ["star", "cards", "tree(2)"])
+@pytest.mark.parametrize("ranks", [1, 2, 3, 5, 7, 16])
+@pytest.mark.parametrize("algorithm", EVERY)
+def test_no_run_is_faster(algorithm: str, ranks: int, topology: str) -> None:
+    """Of any collective, from one element on; and in small arrays it is not far off."""
+    slow = replace(NETWORK, software=5e-7)
+    fabric = nicemu.Fabric(ranks, topology, time="packet", planes=1 + ranks % 2, network=slow)
+    world = nicemu.Communicator(fabric, algorithm=algorithm)
+    for count in (1, 2 * ranks, 1500 * ranks):
+        arrays = streams(ranks, count)
+        for name, record in COLLECTIVES.items():
+            if record.parted and count % ranks:
+                continue
+            given: Any = {"broadcast": arrays[-1], "barrier": []}.get(name, arrays)
+            for root in (0, ranks // 2, ranks - 1) if record.rooted else (0,):
+                result = world.start(name, given, root=root).wait()
+                assert result.time is not None and result.bound is not None
+                assert 0 <= result.bound <= result.time + 1e-12
+                if count < 3 * ranks and name in ("allreduce", "barrier"):
+                    assert result.bound > 0.6 * result.time
+
+
+def test_a_time_below_it_is_no_result(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = communicator.bound_of
+    result = run("ring", 2, "star", 100)
+    assert result.bound is not None and result.bound > 1e-6 / 2
+
+    def twice(*args: Any) -> Bound:
+        found = right(*args)
+        return Bound(2 * found.latency, 2 * found.bandwidth)
+
+    monkeypatch.setattr(communicator, "bound_of", twice)
+    for algorithm in EVERY:
+        with pytest.raises(
+            TimingError, match=f"allreduce by {algorithm} of 2 ranks in .* us: it takes"
+        ):
+            run(algorithm, 2, "star", 100)
+
+
+def test_nothing_to_bound() -> None:
+    assert run("ring", 4, "star", 0).bound == 0
+    world = nicemu.Communicator(nicemu.Fabric(2, "star"), algorithm="ring")
+    assert world.allreduce([np.ones(3, np.float32)] * 2).bound is None
