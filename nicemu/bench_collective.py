@@ -441,7 +441,7 @@ def collective_times(
     for i, (fmt, op) in enumerate(cases):
         try:
             image = op.image(fmt, preset, where.machine) if op else None
-        except OpError as error:
+        except (ArgumentError, OpError) as error:
             if not leave_out:
                 raise
             skipped.append(f"{fmt.name}: {error}")

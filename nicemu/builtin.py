@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from nicemu.arguments import known
-from nicemu.dtypes import Format, format_of
+from nicemu.dtypes import FORMATS, Format, format_of
 from nicemu.errors import ArgumentError
 from nicemu.image import KernelImage
 from nicemu.machine import Machine
@@ -24,13 +24,18 @@ from nicemu.opmath import bits, from_bits
 __all__ = ["BUILTINS", "builtin", "kernel", "premul_sum", "sat_sum", "stochastic_sum"]
 
 
+FLOATS = [row for row in FORMATS if row.kind == "float"]
+WHOLES = [row for row in FORMATS if row.kind in ("int", "uint")]
+BOOL = [format_of("bool")]
+
+
 # ---- sums ----------------------------------------------------------------------------------------
-@reduce_op(name="sum")
+@reduce_op(name="sum", element=[*FLOATS, *WHOLES])
 def _sum(a: Any, b: Any) -> Any:
     return a + b
 
 
-@reduce_op(name="avg")
+@reduce_op(name="avg", element=FLOATS)
 def _avg(a: Any, b: Any) -> Any:
     return a + b
 
@@ -40,7 +45,7 @@ def _(a: Any, ctx: Any) -> Any:
     return np.float64(a) / ctx.contributors  # rounded once to the result's format
 
 
-@reduce_op(name="prod")
+@reduce_op(name="prod", element=[*FLOATS, *WHOLES])
 def _prod(a: Any, b: Any) -> Any:
     return a * b
 
@@ -56,7 +61,7 @@ def premul_sum(factor: float | str) -> ReduceOp:
     except (TypeError, ValueError):
         raise ArgumentError(f"premul_sum of factor {factor!r}: use a number") from None
 
-    @reduce_op(name="premul_sum")
+    @reduce_op(name="premul_sum", element=FLOATS)
     def merge(a: Any, b: Any) -> Any:
         return a + b
 
@@ -132,7 +137,7 @@ def _(x: Any, ctx: Any) -> Any:
 
 
 # ---- norms ---------------------------------------------------------------------------------------
-@reduce_op(name="l2norm")
+@reduce_op(name="l2norm", element=FLOATS)
 def _l2norm(a: Any, b: Any) -> Any:
     return a + b
 
@@ -151,7 +156,7 @@ def _scaled(total: Any, own: Any, top: Any) -> Any:
     return total * math.exp(own - top) if own < top else total
 
 
-@reduce_op(name="logsumexp", accumulator=(("top", "float32"), ("total", "float32")))
+@reduce_op(name="logsumexp", element=FLOATS, accumulator=(("top", "float32"), ("total", "float32")))
 def _logsumexp(a: Any, b: Any) -> Any:
     """The greatest exponent, and the sum of exp(x - top): nothing overflows."""
     top = np.maximum(a.top, b.top)
@@ -169,17 +174,17 @@ def _(a: Any) -> Any:
 
 
 # ---- bits ----------------------------------------------------------------------------------------
-@reduce_op(name="band")
+@reduce_op(name="band", element=[*WHOLES, *BOOL])
 def _band(a: Any, b: Any) -> Any:
     return a & b
 
 
-@reduce_op(name="bor")
+@reduce_op(name="bor", element=[*WHOLES, *BOOL])
 def _bor(a: Any, b: Any) -> Any:
     return a | b
 
 
-@reduce_op(name="bxor")
+@reduce_op(name="bxor", element=[*WHOLES, *BOOL])
 def _bxor(a: Any, b: Any) -> Any:
     return a ^ b
 

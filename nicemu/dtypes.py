@@ -108,6 +108,10 @@ FORMATS: tuple[Format, ...] = (
 )  # fmt: skip
 
 
+#: numpy's names by bytes, which are not those by bits
+_SHORT = re.compile(r"[<>=|]?[fiub][1248]")
+
+
 def format_of(name: str | np.dtype | type | Format, among: tuple[Format, ...] = FORMATS) -> Format:
     """The row of a name, alias or numpy dtype; of a row, itself.
 
@@ -126,6 +130,9 @@ def format_of(name: str | np.dtype | type | Format, among: tuple[Format, ...] = 
     if not found:
         known = ", ".join(f"{f.name} ({f.alias})" for f in among)
         said = " ".join(str(name).split())
+        if isinstance(name, str) and _SHORT.fullmatch(name):  # such as f4; i8 is int8 here
+            rows = [f.name for f in among if f.dtype == np.dtype(name)]
+            known += f"; numpy's {said} is {rows[0]}" if rows else ""
         raise ArgumentError(f"dtype {said} is not supported: use one of {known}")
     return found[0]
 

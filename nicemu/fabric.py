@@ -810,13 +810,14 @@ class Fabric:
 
     def _failure(self, ticket: Ticket, news: Any) -> NicemuError:
         if news.node:
-            where = f"{self._name_of(news.node)}, core {news.core}, chunk {news.chunk}"
-            fault = _core.stop_of(news.core, news.stop).fault()
+            where = f"{self._name_of(news.node)}, chunk {news.chunk}"
+            fault = _core.stop_of(news.core, news.stop).fault()  # which names the core
             if fault is not None:
                 return CollectiveError(f"{where}: {fault}", fault=fault)
             image = ticket.exchange.image
             assert image is not None  # handlers run for reductions only
-            return CollectiveError(f"{where}: {image.op} {image.status_text(news.status)}")
+            text = f"core {news.core}: {image.op} {image.status_text(news.status)}"
+            return CollectiveError(f"{where}: {text}")
         ranks = tuple(
             rank
             for i, rank in enumerate(ticket._group.ranks)

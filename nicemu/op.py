@@ -13,7 +13,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import FunctionType
-from typing import TYPE_CHECKING, Any, Protocol, overload
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, overload
 
 import numpy as np
 
@@ -44,6 +44,9 @@ if TYPE_CHECKING:
     from nicemu.scalar import ScalarFunction
 
 __all__ = ["ReduceOp", "reduce_op"]
+
+#: what an op is for: one format, or several among which it is open
+Elements: TypeAlias = "str | np.dtype | type | Format | Sequence[str | np.dtype | type | Format]"
 
 #: step -> names of its arguments; the context may follow
 STEPS: dict[str, tuple[str, ...]] = {"lift": ("x",), "merge": ("a", "b"), "finish": ("a",)}
@@ -221,7 +224,8 @@ class ReduceOp:
     Made by :func:`reduce_op`.  Attributes:
 
         name: of the op.
-        element: format of the workers' elements; None: any.
+        elements: formats of the workers' elements that it is for; empty: any.
+        element: the only one of them; None: there are several.
         preset: of the numerics, where a call names none.
     """
 
@@ -230,7 +234,7 @@ class ReduceOp:
         name: str,
         source: FunctionSource | _AssemblySource,
         *,
-        element: str | np.dtype | type | Format | None = None,
+        element: Elements | None = None,
         accumulator: ItemSpec | None = None,
         partial: ItemSpec | None = None,
         result: ItemSpec | None = None,
@@ -240,21 +244,28 @@ class ReduceOp:
         if not (isinstance(name, str) and NAME.fullmatch(name)):
             raise ArgumentError(f"name {name!r} of a reduce op: pass name=, {NAMES}")
         self.name = name
-        self.element = None if element is None else format_of(element)
+        listed: Sequence[Any] = element if isinstance(element, list | tuple) else [element]
+        self.elements = tuple(format_of(row) for row in listed if element is not None)
+        self.element = self.elements[0] if len(self.elements) == 1 else None
         self.preset = preset
         self._source: FunctionSource | _AssemblySource = source
         self._types = {"accumulator": accumulator, "partial": partial, "result": result}
         self._images: dict[object, KernelImage] = {}
         for spec in self._types.values():
             if spec is not None:
-                _resolved(spec, self.element or format_of("float32"))
+                _resolved(spec, self.elements[0] if self.elements else format_of("float32"))
         preset_formats("float32", preset)
 
     def __repr__(self) -> str:
         """Its name and what is said of its types."""
-        said = {"element": self.element and self.element.name, **self._types, "preset": self.preset}
+        said = {"element": self._for or None, **self._types, "preset": self.preset}
         given = ", ".join(f"{name}={value!r}" for name, value in said.items() if value is not None)
         return f"<reduce op {self.name}: {given}>"
+
+    @property
+    def _for(self) -> str:
+        """The elements that it is for."""
+        return ", ".join(row.name for row in self.elements)
 
     # ---- its functions -----------------------------------------------------------------------
 
@@ -297,8 +308,8 @@ class ReduceOp:
         row = self.element if element is None else format_of(element)
         if row is None:
             raise ArgumentError(f"op {self.name}: element is open: name it, such as 'bfloat16'")
-        if self.element is not None and row != self.element:
-            raise ArgumentError(f"op {self.name}: is for {self.element.name}, not {row.name}")
+        if self.elements and row not in self.elements:
+            raise ArgumentError(f"op {self.name}: is for {self._for}, not {row.name}")
         if self._functions is None and preset not in (None, self.preset):
             raise ArgumentError(
                 f"op {self.name}: its assembly is for preset {self.preset!r}, not {preset!r}"
@@ -520,7 +531,8 @@ class _Maker:
     Args:
         merge: the function, where the decorator is used without arguments.
         name: of the op; None: the function's, or "lambda".
-        element: format of the workers' elements; None: open, an image is made for each.
+        element: format of the workers' elements, or a list of formats: an image is made for each;
+            None: open.
         accumulator: what is kept: a format, a tuple of them, or a structured dtype; "element"
             stands for the element's format.  None: the preset's.
         partial: what devices send each other; None: the preset's, or the accumulator.
@@ -556,7 +568,7 @@ class _Maker:
         merge: None = None,
         *,
         name: str | None = ...,
-        element: str | np.dtype | type | Format | None = ...,
+        element: Elements | None = ...,
         accumulator: ItemSpec | None = ...,
         partial: ItemSpec | None = ...,
         result: ItemSpec | None = ...,
@@ -568,7 +580,7 @@ class _Maker:
         merge: Callable[..., Any] | None = None,
         *,
         name: str | None = None,
-        element: str | np.dtype | type | Format | None = None,
+        element: Elements | None = None,
         accumulator: ItemSpec | None = None,
         partial: ItemSpec | None = None,
         result: ItemSpec | None = None,
@@ -596,7 +608,7 @@ class _Maker:
         source: str | Path,
         *,
         name: str | None = None,
-        element: str | np.dtype | type | Format | None = None,
+        element: Elements | None = None,
         accumulator: ItemSpec | None = None,
         partial: ItemSpec | None = None,
         result: ItemSpec | None = None,

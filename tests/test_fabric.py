@@ -425,7 +425,7 @@ def test_a_failing_handler_ends_its_group_and_no_other() -> None:
     trap = made(acc=[0x0000])  # the illegal instruction
     fine = good.start(Exchange(kernel("sum", "float32"), inputs, outputs))
     faulty = bad.start(Exchange(trap, inputs, [None] * 3))
-    with pytest.raises(CollectiveError, match="nic0, core 0, chunk 0: core 0: illegal") as caught:
+    with pytest.raises(CollectiveError, match="nic0, chunk 0: core 0: illegal") as caught:
         faulty.wait()
     assert caught.value.fault is not None and caught.value.fault.cause == 2
     fine.wait()

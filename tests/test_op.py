@@ -308,6 +308,41 @@ def test_float64_is_told() -> None:
     assert not op.image("f64").notes
 
 
+def test_an_op_may_be_for_several_elements() -> None:
+    op = reduce_op(name="two", element=["f16", "bfloat16"])(lambda a, b: a + b)
+    assert op.element is None and [row.alias for row in op.elements] == ["f16", "bf16"]
+    assert op.image("bf16").element == "bfloat16" and "float16, bfloat16" in repr(op)
+    with pytest.raises(nicemu.ArgumentError, match=r"^op two: is for float16, bfloat16, not int8$"):
+        op.image("int8")
+    with pytest.raises(nicemu.ArgumentError, match="op two: element is open: name it"):
+        op.image()
+
+
+@pytest.mark.parametrize(
+    ("name", "element", "words"),
+    [
+        ("sum", "bool", "^op sum: is for float16, .*uint8, not bool$"),
+        ("avg", "int8", "^op avg: is for float16, .*float8_e5m2, not int8$"),
+        ("band", "float16", "^op band: is for int8, .*bool, not float16$"),
+    ],
+)
+def test_callers_of_built_in_ops_are_told_what_they_are_for(
+    name: str, element: str, words: str
+) -> None:
+    x = np.ones((2, 3), element)
+    with pytest.raises(nicemu.ArgumentError, match=words):
+        Communicator(2).allreduce(x, name)
+
+
+def test_numpys_names_by_bytes_are_told_apart() -> None:
+    """i8 is int8 here and int64 there."""
+    for fields in ([("a", "f4")], ["int8", "f4"]):
+        with pytest.raises(nicemu.ArgumentError, match=r"^dtype f4 .*; numpy's f4 is float32$"):
+            reduce_op(name="pair", accumulator=fields)(lambda a, b: a)
+    with pytest.raises(nicemu.ArgumentError, match=r"^dtype u4 .*: use one of float16 \(f16\)"):
+        reduce_op(name="one", element="u4")(lambda a, b: a)
+
+
 def test_integers_out_of_range_are_defined() -> None:
     x = np.array([1e30, -1e30, np.nan, 7.9, -7.9], np.float32)
     found = reduced(lifted(lambda x: int(x), "f32", "i64").image(), [x])
@@ -522,6 +557,19 @@ def strict(a: Any, b: Any) -> Any:
     if b > 100:
         raise OverflowError
     return a + b
+
+
+def test_an_index_outside_is_told_with_its_line() -> None:
+    @reduce_op(element="f32")
+    def picked(a: Any, b: Any) -> Any:
+        table = (1.0, 2.0, 3.0)
+        return a + table[int(b)]
+
+    nic = Nic(threads=1)
+    nic.load(picked.image())
+    line = picked._source.functions_["merge"].__code__.co_firstlineno + 3  # type: ignore[union-attr]
+    with pytest.raises(StatusError, match=rf"IndexError: .* \(test_op\.py:{line}\)$"):
+        nic.reduce(np.full((2, 5), 7, np.float32))
 
 
 def test_an_exception_ends_the_run_and_is_named() -> None:
