@@ -65,7 +65,8 @@ SIMD: dict[str, int] = {
 
 MOST_HARTS = 64
 VLENS = (128, 256, 512, 1024)
-LOG_BYTES = 16 * lib.NICEMU_LOG_LINE  # logged before a run stops
+LOG_LINE: int = lib.NICEMU_LOG_LINE  # bytes that a line of a log may have
+LOG_BYTES = 16 * LOG_LINE  # logged before a run stops
 LAST = 2**64 - 1  # address
 MOST_BYTES = 1 << 62  # of one region or read: more than any host has
 

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from nicemu.machine import Machine
     from nicemu.order import Order
     from nicemu.scalar import ScalarFunction
+    from nicemu.trace import Trace
 
 __all__ = ["ReduceOp", "reduce_op"]
 
@@ -502,6 +503,36 @@ class ReduceOp:
         from nicemu.cost import cost
 
         return cost(self.image(element, preset, machine), machine, payload)
+
+    def trace(
+        self,
+        entry: str = "acc",
+        streams: Sequence[np.ndarray] | None = None,
+        machine: str | Machine = "card",
+        *,
+        element: str | np.dtype | type | Format | None = None,
+        preset: str | None = None,
+    ) -> Trace:
+        """One call of an entry, instruction by instruction: your line, and what was written.
+
+        Args:
+            entry: such as "first", "acc" or "finish".
+            streams: elements of workers, one array each: the first begins the accumulator, where
+                the entry does not, the others are its payloads.  None: 8 ordinary elements of each.
+            machine: preset name or :class:`nicemu.Machine`.
+            element, preset: see :meth:`image`.
+
+        Raises:
+            ArgumentError, OpError, ImageError: see :meth:`image`; no such entry; streams that do
+                not fit, or of which the trace is too long.
+            FaultError: the call traps or does not end.
+        """
+        from nicemu.trace import trace
+
+        image = self.image(element, preset, machine)
+        formats = self.formats(element, preset)
+        lines = self._source.lines(formats, image.code, target_of(machine))
+        return trace(image, machine, entry, streams, lines)
 
 
 def _read(source: str | Path) -> tuple[str, str | None]:

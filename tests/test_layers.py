@@ -39,7 +39,7 @@ LEVELS: tuple[tuple[str, ...], ...] = (
     ("compile",),
     ("host", "bounds", "assembly"),
     ("partials", "nic", "bare"),
-    ("cost", "check", "listing", "perf", "bench", "bench_insn", "bench_scalar"),
+    ("cost", "check", "listing", "trace", "perf", "bench", "bench_insn", "bench_scalar"),
     ("op",),
     ("builtin",),
     ("opfile",),

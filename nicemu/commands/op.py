@@ -1,4 +1,4 @@
-"""`nicemu op check|disasm|cost`: what the author of a reduce op wants to know.
+"""`nicemu op check|disasm|cost|trace`: what the author of a reduce op wants to know.
 
 Owns: their arguments, and how the answers are printed.
 """
@@ -114,3 +114,22 @@ def disasm(name: str, element: str | None, preset: str | None, as_json: bool) ->
     """Print the code of an op, and the lines of its source beside it."""
     found = _op(name, element).disasm(element=element, preset=preset)
     click.echo(json.dumps([asdict(row) for row in found.rows], indent=2) if as_json else str(found))
+
+
+@op.command()
+@_about
+@_on
+@click.option("--entry", default="acc", show_default=True, help="Of the image.")
+def trace(
+    name: str,
+    element: str | None,
+    preset: str | None,
+    machine: str,
+    vlen: int | None,
+    entry: str,
+    as_json: bool,
+) -> None:
+    """Print each instruction of one call on 8 elements, and what it wrote."""
+    which = _machine(machine, vlen)
+    found = _op(name, element).trace(entry, machine=which, element=element, preset=preset)
+    click.echo(json.dumps(found.record(), indent=2) if as_json else str(found))
