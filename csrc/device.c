@@ -655,17 +655,18 @@ static u64 parsed(const struct device *d, u64 now)
     return now + d->config.costs.parse;
 }
 
-/* ... and its payload is in the scratchpad. */
-static u64 taken_in(struct device *d, u64 bytes, u64 now)
+/* ... and its payload is in the scratchpad of the lane's core. */
+static u64 taken_in(struct device *d, const struct lane *lane, u64 bytes, u64 now)
 {
-    u64 at = parsed(d, now), start = later(d->dma_free, at);
+    u32 engine = engine_of(&d->config.costs, lane->station.hart->id);
+    u64 *end = &d->dma_free[engine], at = parsed(d, now), start = later(*end, at);
     outlet_until(d->outlet, STAGE_QUEUE, start);
-    d->dma_free = start + bytes * d->config.costs.dma_byte / FEMTOSECONDS;
-    outlet_until(d->outlet, STAGE_DMA, d->dma_free);
-    if (d->dma_free > start)
+    *end = start + bytes * d->config.costs.dma_byte / FEMTOSECONDS;
+    outlet_until(d->outlet, STAGE_DMA, *end);
+    if (*end > start)
         TRACE(&d->outlet->trace, .kind = NICEMU_SPAN_DMA, .where = d->node, .begin = start,
-              .end = d->dma_free, .from = d->outlet->trace.frame, .bytes = (u32)bytes);
-    return d->dma_free;
+              .end = *end, .core = engine, .from = d->outlet->trace.frame, .bytes = (u32)bytes);
+    return *end;
 }
 
 static enum verdict receive_up(struct device *d, struct member *m, const struct packet *p,
@@ -698,7 +699,7 @@ static enum verdict receive_up(struct device *d, struct member *m, const struct 
     if (!fits(&w, p))
         return DROP_SHAPE;
     take(&w, p->child);
-    w.now = taken_in(d, f->payload_bytes, now);
+    w.now = taken_in(d, lane, f->payload_bytes, now);
     keep(&w, p->child, f);
     advance(&w);
     return ACCEPTED;

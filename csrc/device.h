@@ -73,6 +73,12 @@ struct shared_core {
     u32 job; /* that used it last, or NO_JOB */
 };
 
+/* The DMA engine of a core. */
+static inline u32 engine_of(const nicemu_costs *c, u32 core)
+{
+    return c->cluster ? core / c->cluster : 0;
+}
+
 struct device {
     u32 node;
     nicemu_device_config config;
@@ -80,7 +86,7 @@ struct device {
     struct buffers *buffers;
     struct member *member[MAX_GROUPS];
     struct shared_core core[MAX_HARTS];
-    u64 dma_free; /* virtual time from which the DMA engine is idle */
+    u64 dma_free[MAX_HARTS]; /* virtual time from which each DMA engine is idle */
     nicemu_node_counters counters;
 };
 

@@ -51,7 +51,7 @@ struct party {
 
 /* A host's own NIC. */
 struct own_nic {
-    u64 dma_free, core_free[MAX_HARTS]; /* virtual times from which they are idle */
+    u64 dma_free[MAX_HARTS], core_free[MAX_HARTS]; /* virtual times from which they are idle */
 };
 
 struct relay; /* a collective by hosts, and ... */

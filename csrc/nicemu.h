@@ -345,6 +345,7 @@ typedef struct {
     uint64_t cycle; /* of a core, whose clock runs; 0: none does */
     uint64_t parse, dispatch, egress; /* of a frame that comes in; of a call; of one that leaves */
     uint64_t dma_byte; /* femtoseconds for each byte of a payload, one after the other */
+    uint32_t cluster; /* cores, in a row, that share a DMA engine; 0: all */
 } nicemu_costs;
 
 typedef struct {
@@ -568,7 +569,7 @@ typedef struct {
     uint64_t cycles, instructions; /* CORE */
     uint32_t kind; /* NICEMU_SPAN_* */
     uint32_t where; /* SENT, LINK: 2 * link, + 1 where it goes down; others: node */
-    uint32_t core; /* CORE */
+    uint32_t core; /* CORE; DMA: the engine */
     /* of all but LINK, DMA and TAKEN; of a relay: seq is its number, lane the message, chunk the
      * frame of it */
     uint32_t plane, group, lane, round, seq, chunk;

@@ -25,6 +25,7 @@ struct message_state {
  * itself among them, at its end. */
 struct waiting {
     u32 before, there;
+    u32 engine; /* that has moved it */
     u64 record; /* number in the trace of its last link */
 };
 
@@ -48,6 +49,7 @@ struct trip {
     struct relay *relay;
     u32 message, frame; /* frame of the message */
     u32 at; /* node */
+    u32 engine; /* that moves it at its end */
     u32 direction, downs; /* of the link that it is on */
     struct path path;
     u64 record; /* number in the trace of what made it, of its last link, or of its handlers */
@@ -192,6 +194,7 @@ static void put_dma(struct nicemu_fabric *f, const struct trip *t, u64 begin, u6
     nicemu_span span = span_of(f, NICEMU_SPAN_DMA, t, begin, end);
     span.where = message_of(t)->what.to;
     span.from = came_by(t);
+    span.core = t->engine;
     span.bytes = (u32)bytes;
     trace_add(&f->outlet.trace, &span);
 }
@@ -255,6 +258,7 @@ static bool leave(struct nicemu_fabric *f, struct relay *r, u32 message, u32 fra
     u64 ready = f->clock.now + egress;
     t->path = *way;
     t->record = record;
+    t->engine = 0;
     t->at = m->what.from;
     path_until(&t->path, STAGE_DEVICE, ready);
     path_until(&t->path, STAGE_SOFTWARE, m->posted);
@@ -335,13 +339,13 @@ static bool done(struct nicemu_fabric *f, struct relay *r, u32 message, u32 fram
     return --r->left || finished(f, r, way);
 }
 
-/* The core that takes a call at that time: the first one that is idle, or will be. */
-static u64 *core_of(const struct nicemu_fabric *f, struct own_nic *nic, u64 at)
+/* Which of n takes something at that time: the first one that is idle, or will be. */
+static u32 first_free(const u64 *free_at, u32 n, u64 at)
 {
-    u64 *best = nic->core_free, *end = best + f->config.host_cores;
-    for (u64 *core = best + 1; core < end; core++)
-        if (*best > at && *core < *best)
-            best = core;
+    u32 best = 0;
+    for (u32 i = 1; i < n; i++)
+        if (free_at[best] > at && free_at[i] < free_at[best])
+            best = i;
     return best;
 }
 
@@ -350,20 +354,23 @@ static bool settle(struct nicemu_fabric *f, struct relay *r, u32 message, u32 fr
                    const struct path *way)
 {
     const struct message_state *m = &r->message[message];
-    u64 record = r->waiting[m->first + frame].record;
+    const struct waiting *w = &r->waiting[m->first + frame];
+    const nicemu_costs *c = &f->config.hosts;
     if (!m->what.taken)
-        return done(f, r, message, frame, way, record);
+        return done(f, r, message, frame, way, w->record);
     struct trip *t = trip_new(f, r, message, frame);
     if (!t)
         return false;
-    u64 given = f->clock.now + f->config.hosts.dispatch;
-    u64 *core = core_of(f, &f->own[m->what.to], given), start = later(*core, given);
-    *core = start + r->cycles[m->what.cycles + frame] * f->config.hosts.cycle;
+    u32 first = w->engine * c->cluster, n = c->cluster ? c->cluster : f->config.host_cores;
+    u64 given = f->clock.now + c->dispatch, *cores = f->own[m->what.to].core_free;
+    u32 which = first + first_free(cores + first, n, given);
+    u64 *core = &cores[which], start = later(*core, given);
+    *core = start + r->cycles[m->what.cycles + frame] * c->cycle;
     t->path = *way;
     path_until(&t->path, STAGE_DEVICE, given);
     path_until(&t->path, STAGE_QUEUE, start);
     path_until(&t->path, STAGE_CORE, *core);
-    put_core(f, t, (u32)(core - f->own[m->what.to].core_free), start, *core, record);
+    put_core(f, t, which, start, *core, w->record);
     return add(f, *core, EVENT_MERGED, t);
 }
 
@@ -375,6 +382,7 @@ static bool taken(struct nicemu_fabric *f, struct trip *t)
     u32 message = t->message, frame = t->frame;
     struct waiting *w = &r->waiting[r->message[message].first + frame];
     w->record = came_by(t);
+    w->engine = t->engine;
     trip_free(f, t);
     return --w->there || settle(f, r, message, frame, &way);
 }
@@ -397,15 +405,16 @@ static bool reached(struct nicemu_fabric *f, struct trip *t)
     const nicemu_costs *c = &f->config.hosts;
     if (!m->what.taken)
         return taken(f, t);
-    struct own_nic *nic = &f->own[m->what.to];
-    u64 parsed = f->clock.now + c->parse, start = later(nic->dma_free, parsed);
+    u64 *engines = f->own[m->what.to].dma_free, parsed = f->clock.now + c->parse;
+    t->engine = first_free(engines, engine_of(c, f->config.host_cores - 1) + 1, parsed);
+    u64 *end = &engines[t->engine], start = later(*end, parsed);
     u64 bytes = (u64)count_of(m, t->frame) * m->what.taken;
-    nic->dma_free = start + bytes * c->dma_byte / FEMTOSECONDS;
+    *end = start + bytes * c->dma_byte / FEMTOSECONDS;
     path_until(&t->path, STAGE_DEVICE, parsed);
     path_until(&t->path, STAGE_QUEUE, start);
-    path_until(&t->path, STAGE_DMA, nic->dma_free);
-    put_dma(f, t, start, nic->dma_free, bytes);
-    return add(f, nic->dma_free, EVENT_TAKEN, t);
+    path_until(&t->path, STAGE_DMA, *end);
+    put_dma(f, t, start, *end, bytes);
+    return add(f, *end, EVENT_TAKEN, t);
 }
 
 /* It is at the end of a link, if it was on one and that did not go down. */
@@ -558,7 +567,7 @@ static struct relay *relay_new(struct nicemu_fabric *f, const nicemu_relay *what
         return NULL;
     }
     for (u32 i = 0; i < r->frames; i++)
-        r->waiting[i] = (struct waiting){0, 1, 0};
+        r->waiting[i] = (struct waiting){.there = 1};
     if (what->n_cycles)
         memcpy(r->cycles, what->cycles, what->n_cycles * sizeof *r->cycles);
     put_waits(r, what);

@@ -327,7 +327,8 @@ def _costs(m: Machine) -> dict[str, int]:
     """What frames cost in a NIC: a nicemu_costs."""
     cycle = SECOND // m.frequency
     own = {name: getattr(m, name) * cycle for name in ("parse", "dispatch", "egress")}
-    return {"cycle": cycle, **own, "dma_byte": 1000 * cycle // m.dma_bytes}
+    engines = {"dma_byte": 1000 * cycle // m.dma_bytes, "cluster": m.cores // m.clusters}
+    return {"cycle": cycle, **own, **engines}
 
 
 def _probability(p: float, what: str) -> int:

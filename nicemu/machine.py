@@ -157,7 +157,7 @@ class Machine:
         atomic_hold: cycles for which an atomic keeps its bank beyond its own.
         parse, dispatch, egress: cycles from a frame's last bit to its DMA, from there to its
             handler, and from the handler's end to the first bit of what leaves.
-        dma_bytes: that the DMA engine moves in a cycle.
+        dma_bytes: that the DMA engine of a cluster moves in a cycle.
     """
 
     name: str

@@ -203,6 +203,7 @@ class _Picture:
         self._process = {node: i for i, node in enumerate(nodes, 1)}
         self._tracks: dict[tuple[int, tuple[int, ...]], Track] = {}  # by node and rank
         self._several = len({s.group for s in spans if s.kind == What.OPEN}) > 1
+        self._engines = any(s.core for s in spans if s.kind == What.DMA)  # more than one at a NIC
         self._slices: dict[int, Slice] = {}  # by the number of the record
         self._closed: dict[int, int] = {}  # CLOSE -> OPEN
         self._ends = self._turns()
@@ -283,7 +284,9 @@ class _Picture:
             track, name, about = self._link(span.where), sent.name, _about_frame(sent)
         elif span.kind == What.DMA:
             frame = self._frame(span.source)
-            track, name = self._track(span.where, (1,), "DMA"), frame.name if frame else "a frame"
+            engine = f"DMA {span.core}" if self._engines else "DMA"
+            track = self._track(span.where, (1, span.core), engine)
+            name = frame.name if frame else "a frame"
             about = {**(frame.about("child") if frame else {}), "bytes": span.bytes}
         elif span.kind == What.CORE:
             track = self._track(span.where, (2, span.core), f"core {span.core}")

@@ -385,8 +385,8 @@ MUTATIONS: tuple[Mutation, ...] = (
         0,
         "a rank merges on one core",
         "csrc/relay.c",
-        "if (*best > at && *core < *best)",
-        "if (*best > at && *core > *best)",
+        "if (free_at[best] > at && free_at[i] < free_at[best])",
+        "if (free_at[best] > at && free_at[i] > free_at[best])",
         "tests/test_relay.py::test_cores_share_the_work",
     ),
     Mutation(
@@ -404,6 +404,23 @@ MUTATIONS: tuple[Mutation, ...] = (
         "if (kind == EVENT_ARRIVES)\n        land(f, t);\n    if (r->failed) {",
         "if (kind == EVENT_ARRIVES && !r->failed)\n        land(f, t);\n    if (r->failed) {",
         "tests/test_relay.py::test_a_link_that_is_down_ends_it",
+    ),
+    # ---- clusters ----
+    Mutation(
+        0,
+        "all clusters of a device share a DMA engine",
+        "csrc/device.h",
+        "return c->cluster ? core / c->cluster : 0;",
+        "return core < c->cluster ? 0 : 0;",
+        "tests/test_path.py::test_each_cluster_has_a_dma_engine",
+    ),
+    Mutation(
+        0,
+        "a rank merges on the cores of another cluster than what it merges is in",
+        "csrc/relay.c",
+        "u32 first = w->engine * c->cluster,",
+        "u32 first = 0,",
+        "tests/test_timeline.py::test_clusters",
     ),
     # ---- the timeline, and packets that go to free cores ----
     Mutation(
@@ -434,8 +451,8 @@ MUTATIONS: tuple[Mutation, ...] = (
         0,
         "a slot is taken in the trace when its payload is in the scratchpad",
         "csrc/device.c",
-        "    take(&w, p->child);\n    w.now = taken_in(d, f->payload_bytes, now);\n",
-        "    w.now = taken_in(d, f->payload_bytes, now);\n    take(&w, p->child);\n",
+        "    take(&w, p->child);\n    w.now = taken_in(d, lane, f->payload_bytes, now);\n",
+        "    w.now = taken_in(d, lane, f->payload_bytes, now);\n    take(&w, p->child);\n",
         "tests/test_timeline.py::test_what_is_said_of_slices",
     ),
     Mutation(
@@ -543,11 +560,12 @@ class Build:
             else:
                 shutil.copy(ROOT / part, self.tree / part)
         generate = (
-            "import sys; sys.path.insert(0, 'csrc'); from ffi import ffi, flags; "
-            "ffi.emit_c_code('csrc/_nicemu.c'); print(*flags())"
+            "import sys; sys.path.insert(0, 'csrc'); from ffi import COMPILE, ffi; "
+            "ffi.emit_c_code('csrc/_nicemu.c'); print(*COMPILE)"
         )
         printed = self._run(sys.executable, "-c", generate)
         self.flags = shlex.split(printed.splitlines()[-1])  # behind what cffi has to say
+        self.flags += shlex.split(os.environ.get("NICEMU_CFLAGS", ""))
         self.compiler = shlex.split(os.environ.get("CC", "cc"))
         self.compile(sorted(path.stem for path in (self.tree / "csrc").glob("*.c")))
         self.link()

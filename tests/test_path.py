@@ -79,6 +79,21 @@ def test_what_waits_is_queueing() -> None:
     assert found["queueing"] == pytest.approx(2 * count / CARD.dma_bytes, abs=0.01)
 
 
+@pytest.mark.parametrize("clusters", [1, 2, 8])
+def test_each_cluster_has_a_dma_engine(clusters: int) -> None:
+    """A chunk for each of eight cores: their payloads wait for those of their cluster."""
+    frame = 512
+    slow = replace(CARD, name="slow", clusters=clusters, dma_bytes=1)
+    wires = replace(NETWORK, rate=1e14)
+    found = spent(
+        allreduce(
+            1, "star", 8 * frame, machine=slow, network=wires, mtu=2 * frame, preset="per-hop"
+        )
+    )
+    assert found["DMA"] == 2 * frame
+    assert found["queueing"] == pytest.approx((8 // clusters - 1) * 2 * frame, abs=1)
+
+
 @pytest.mark.parametrize("preset", ["wide", "per-hop", "per-add"])
 @pytest.mark.parametrize("topology", ["star", "cards", "tree(2)"])
 def test_time_changes_no_bit(topology: str, preset: str) -> None:

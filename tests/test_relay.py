@@ -98,6 +98,17 @@ def test_cores_share_the_work(cores: int) -> None:
     assert 1e9 * found == pytest.approx(frames // cores * cycles_of_two(frame), abs=10)
 
 
+@pytest.mark.parametrize("clusters", [1, 2, 8])
+def test_clusters_share_the_dma(clusters: int) -> None:
+    """Where nothing else takes time, 16 frames pass the engines of so many clusters."""
+    frames, frame = 16, 512
+    slow = replace(CARD, name="slow", clusters=clusters, dma_bytes=1, parse=0, dispatch=0, egress=0)
+    w = world(2, "star", mtu=2 * frame, machine=slow, network=replace(NETWORK, rate=1e14, delay=0))
+    found = w.allreduce(streams(2, 2 * frames * frame)).time
+    taken = 2 * 2 * frame  # bytes: of the frame, and of what the rank has
+    assert 1e9 * found == pytest.approx(frames // clusters * taken + cycles_of_two(frame), abs=10)
+
+
 def test_one_rank_alone_uses_its_cores() -> None:
     result = world(1, mtu=4096).allreduce(streams(1, 1000))
     assert set(spent(result)) == {"device", "DMA", "core"}

@@ -320,6 +320,20 @@ def test_collectives_by_hosts(tmp_path: Path, algorithm: str) -> None:
     ) == {("link", "link", "DMA", "core"): 2, ("core", "link"): 2, ("link", "link"): 2}
 
 
+@pytest.mark.parametrize("algorithm", ["in-network", "ring"])
+def test_clusters(tmp_path: Path, algorithm: str) -> None:
+    """Each has an engine, which moves what its own cores take."""
+    machine = replace(MACHINES["card"], clusters=4)
+    with timed(tmp_path / "x.json", 2, "star", machine=machine) as fabric:
+        world = nicemu.Communicator(fabric, algorithm=algorithm)
+        world.allreduce(streams(2, 20_000))
+    shown = read(tmp_path / "x.json")
+    moved = [flow for flow in shown.flows if flow[-1][1].startswith("core")]
+    clusters = [(int(dma[1].split()[1]), int(core[1].split()[1]) // 2) for *_, dma, core in moved]
+    assert all(engine == cluster for engine, cluster in clusters)
+    assert {engine for engine, _ in clusters} >= {0, 1}
+
+
 @pytest.mark.parametrize(
     ("machine", "network"),
     [
