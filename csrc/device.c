@@ -247,6 +247,34 @@ static void put_taken(const struct work *w, u64 frame)
 
 /* ---- calls ------------------------------------------------------------------------------ */
 
+/* A handler runs: true when it returned 0. */
+static bool handled(const struct work *w, const struct call *call, struct call_end *end,
+                    u64 *cycles)
+{
+    const struct station *s = &w->lane->station;
+    bool clock = w->device->config.costs.cycle;
+    clear_core(w->device, w->member, s);
+    u64 before = clock ? hart_cycles(s->hart) : 0;
+    bool good = station_call(s, call, end);
+    *cycles = clock ? hart_cycles(s->hart) - before : 0;
+    struct known *known = w->device->outlet->known;
+    struct known_call *found = known && good ? known_find(known, call->pc, call->count) : NULL;
+    if (found)
+        *found = (struct known_call){call->pc, call->count, *cycles};
+    return good;
+}
+
+/* Is it known what a handler takes that need not run? */
+static bool reused(const struct work *w, const struct call *call, u64 *cycles)
+{
+    struct known *known = w->device->outlet->known;
+    const struct known_call *found = known ? known_find(known, call->pc, call->count) : NULL;
+    if (!found || !found->pc)
+        return false;
+    *cycles = found->cycles;
+    return true;
+}
+
 /* Run an entry on the lane's core, after what the core is doing. */
 static bool invoke(struct work *w, struct call *call)
 {
@@ -254,13 +282,10 @@ static bool invoke(struct work *w, struct call *call)
     u32 core = w->lane->station.hart->id;
     struct call_end end = {.status = 0};
     const nicemu_device_config *c = &d->config;
-    const struct hart *h = w->lane->station.hart;
-    clear_core(d, w->member, &w->lane->station);
     call->count = w->piece.count;
     call->budget = c->budget;
-    u64 before = c->costs.cycle ? hart_cycles(h) : 0;
-    bool good = station_call(&w->lane->station, call, &end);
-    u64 cycles = c->costs.cycle ? hart_cycles(h) - before : 0;
+    u64 cycles;
+    bool good = reused(w, call, &cycles) || handled(w, call, &end, &cycles);
     u64 took =
         c->costs.cycle ? cycles * c->costs.cycle : end.stop.instructions * c->instruction_time;
     u64 given = w->now + c->costs.dispatch, start = later(d->core[core].free_at, given);

@@ -345,7 +345,8 @@ int nicemu_fabric_open(const nicemu_fabric_config *config, nicemu_fabric **out)
                                 .waits = party_waits,
                                 .emitted = exchange_emitted,
                                 .broke = party_broke,
-                                .timed = config->timed};
+                                .timed = config->timed,
+                                .known = config->reuse ? &f->known : NULL};
     *out = f;
     return NICEMU_OK;
 }

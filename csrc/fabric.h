@@ -65,6 +65,7 @@ struct slab {
 struct nicemu_fabric {
     nicemu_fabric_config config;
     struct outlet outlet;
+    struct known known; /* where calls reuse cycles */
     struct clock clock;
     u64 events, under_way;
     struct buffers buffers;

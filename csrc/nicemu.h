@@ -360,6 +360,8 @@ typedef struct {
     uint64_t software; /* of a host, until a message is on its way, and until an end is known */
     nicemu_costs hosts; /* of their own NICs */
     uint32_t host_cores;
+    uint32_t reuse; /* 1: a call takes the cycles of the first one of its entry and its count, and
+                       computes nothing: no value means anything */
 } nicemu_fabric_config;
 
 /* A device: cores, which must outlive it, and their memory as in nicemu_reduction. */

@@ -5,6 +5,7 @@
 
 #include "buffer.h"
 #include "group.h"
+#include "known.h"
 #include "packet.h"
 #include "path.h"
 #include "trace.h"
@@ -26,6 +27,7 @@ struct outlet {
     void *fabric;
     bool timed; /* is the way to each event noted? */
     struct path path; /* the way to what is done now */
+    struct known *known; /* cycles that calls reuse; NULL: they run */
     struct trace trace;
     /* Send over a direction of a link, not before virtual time `at`. */
     void (*send)(void *fabric, u32 direction, struct message *m, u64 at);

@@ -218,7 +218,7 @@ class Result(Tabled):
     """A collective that has ended.
 
     Attributes:
-        values: an array per rank; None where a rank gets nothing.
+        values: an array per rank; None where a rank gets nothing, or with time="only".
         collective: its name.
         algorithm: "in-network", "ring" or "halving-doubling".
         op: name of the reduce op; "" where nothing is reduced.

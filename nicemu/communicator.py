@@ -17,7 +17,7 @@ from typing import Self, TypeAlias, TypedDict, Unpack
 
 import numpy as np
 
-from nicemu.algorithms import ALGORITHMS, Hosts, Piece, Pieces, nothing_merged
+from nicemu.algorithms import ALGORITHMS, Hosts, Piece, Pieces, Repeats, nothing_merged
 from nicemu.arguments import flag, function, instance, known, whole, wholes
 from nicemu.builtin import kernel
 from nicemu.collective import COLLECTIVES, Arrays, Collective, Out, Result, staged
@@ -40,6 +40,7 @@ from nicemu.op import ReduceOp
 from nicemu.order import devices, leaves
 from nicemu.partials import Partial, Share, gather
 from nicemu.relay import Message, Relay
+from nicemu.steady import check_steady
 from nicemu.target import target_of
 
 __all__ = ["Communicator", "Handle"]
@@ -263,8 +264,13 @@ class Communicator:
         self._lock = Lock()  # of the group, which is another after a failure
         self._open = True
         self.ranks = len(self._group.ranks)
-        timed = self.fabric.network is not None
-        self._hosts = Hosts(self.fabric.machine, simd=self.fabric.simd, cycles=timed)
+        timed, machine = self.fabric.network is not None, self.fabric.machine
+        self._hosts: Hosts | Repeats = (
+            Repeats(machine)
+            if self.fabric.timing_only
+            else Hosts(machine, simd=self.fabric.simd, cycles=timed)
+        )
+        self._steady: set[bytes] = set()  # code whose cycles are known not to depend on data
         self._algorithm = self._checked_algorithm(algorithm)
         self._seq = 0
 
@@ -350,7 +356,8 @@ class Communicator:
         Args:
             collective: "allreduce", "reduce", "reduce_scatter", "all_gather", "broadcast" or
                 "barrier".
-            arrays: one array per rank, all of one shape and dtype, or a 2-D array of rows; for
+            arrays: one array per rank, all of one shape and dtype (with time="only" nothing else is
+                looked at: an ``np.broadcast_to`` will do), or a 2-D array of rows; for
                 broadcast, the root's array.  They need not be contiguous, and may have any number
                 of elements, 0 too.  To be reduced they are of a format that the op takes.
             op: name of a built-in op, a :class:`nicemu.ReduceOp`, or a kernel image.
@@ -386,15 +393,33 @@ class Communicator:
         dtype = image.formats.result.dtype if image else given[0].dtype
         gives, takes = record.stretches(self.ranks, root, given[root].size)
         shape = record.shape(given[root].shape, self.ranks)
-        values = record.targets(out, shape, dtype, self.ranks, root)
-        inputs = [np.ascontiguousarray(x).reshape(-1) for x in given]
-        outputs = staged(inputs, gives, values, takes)
+        if self.fabric.timing_only:
+            self._check_timing_only(image, out, partials)
+            sizes = {x.size for x in given}
+            zeros = {size: np.zeros(size, given[root].dtype) for size in sizes}
+            inputs = [zeros[x.size] for x in given]
+            values: list[np.ndarray | None] = [None] * self.ranks
+            outputs = [np.empty(0, dtype)] * self.ranks
+        else:
+            values = record.targets(out, shape, dtype, self.ranks, root)
+            inputs = [np.ascontiguousarray(x).reshape(-1) for x in given]
+            outputs = staged(inputs, gives, values, takes)
         context = Context(seq=self._seq & 0xFFFFFFFF, group=self.ranks, seed=seed)
         call = _Call(record, image, inputs, outputs, gives, takes, context, root, partials)
         self._seq += 1
         return Handle(partial(_finished, call, chosen, run(call), values, begin))
 
     # ---- arguments -------------------------------------------------------------------------------
+
+    def _check_timing_only(self, image: KernelImage | None, out: Out, partials: bool) -> None:
+        if out is not None or partials:
+            raise ArgumentError(
+                f"{'partials' if partials else 'out'} with time='only', where nothing has values: "
+                "use time='packet'"
+            )
+        if image is not None and image.code not in self._steady:
+            check_steady(image, self.fabric.machine)
+            self._steady.add(image.code)
 
     def _checked_algorithm(self, algorithm: str) -> str:
         known("algorithm", algorithm, _ALGORITHMS)
@@ -500,7 +525,8 @@ class Communicator:
             has = range(piece.start, piece.stop)
             for rank, (takes, values) in enumerate(zip(call.takes, call.outputs, strict=True)):
                 if common := _common(has, takes):
-                    values[_inside(common, takes)] = piece.values[_inside(common, has)]
+                    if values.size:  # else nothing has values
+                        values[_inside(common, takes)] = piece.values[_inside(common, has)]
                     sent += len(common) * values.itemsize if rank != piece.rank else 0
         shares = [Share(range(p.start, p.stop), p.order, p.names) for p in pieces if call.image]
         passage = self._passed(algorithm, call, kept[0])

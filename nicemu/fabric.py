@@ -369,6 +369,7 @@ class Fabric:
         arrival: True: devices merge in the order of arrival, and bits depend on timing.
         machine: what devices are made of.
         simd: host path of the cores.
+        timing_only: True: nothing has values.
         watch: called every some ten thousand events, when set: for a progress bar, say.
     """
 
@@ -416,7 +417,8 @@ class Fabric:
             time: None: an instruction takes 1 ns, and nothing but it and the links' delay takes
                 time.  "packet": frames take their time on links, in devices and on cores whose
                 cycles are counted, those between hosts too; results say what their time was spent
-                on.  Bits are the same.
+                on.  Bits are the same.  "only": the same times of collectives that compute nothing:
+                a handler call takes the cycles of the first one of its entry and its count.
             network: with time="packet", the links; in the topology "cards", those of workers are
                 PCIe.
             detection: seconds from a link's going down to its ends' knowing.
@@ -447,12 +449,13 @@ class Fabric:
             if time is None:
                 raise ArgumentError("trace without time: pass time='packet' as well")
         if time is not None:
-            known("time", time, ("packet",))
+            known("time", time, ("packet", "only"))
         if network is not None:
             instance("network", network, Network, "pass a nicemu.Network")
             if time is None:
                 raise ArgumentError("network without time: pass time='packet' as well")
         self.network = (network or Network()) if time else None
+        self.timing_only = time == "only"
         self.machine = machine_of(machine)
         self.simd = simd
         self._tree = tree_of(topology, self.ranks)
@@ -501,6 +504,7 @@ class Fabric:
             "software": software,
             "hosts": _costs(self.machine),
             "host_cores": self.machine.cores,
+            "reuse": self.timing_only,
         }
         out = ffi.new("nicemu_fabric **")
         _core.call("fabric", lib.nicemu_fabric_open, ffi.new("nicemu_fabric_config *", config), out)

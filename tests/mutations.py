@@ -519,6 +519,14 @@ MUTATIONS: tuple[Mutation, ...] = (
         "cluster.lines.setdefault(step.line + 64 * job.core, now",
         "tests/test_pspin.py::test_the_guide",
     ),
+    Mutation(
+        0,
+        "cycles of a call are taken for those of another count",
+        "csrc/known.h",
+        "(c->pc == pc && c->count == count)",
+        "(c->pc == pc)",
+        "tests/test_steady.py::test_every_count_and_preset_has_cycles_of_its_own",
+    ),
     # ---- ops of one's own ----
     Mutation(
         0,
