@@ -85,7 +85,7 @@ class NicRate:
         alone: of a packet of each port, when nothing else is under way.
         wire: part of the time in which a port gets bits, frames' own and those around them; of the
             port with most.
-        dma, cores: part of the time in which the DMA engine, and a core, is busy.
+        dma, cores: part of the time in which the DMA engine of a cluster, and a core, is busy.
 
     Raises:
         TimingError: on construction: the device could not have done so in that time.
@@ -106,14 +106,14 @@ class NicRate:
     cores: float
 
     def __post_init__(self) -> None:
-        """Hold the time against ports, DMA engine and cores."""
+        """Hold the time against ports, DMA engines and cores."""
         m, line = self.machine, self.load.line
         packets = self.load.packets * line.ports
         cycle = SECOND // m.frequency
         dma = self.payload * (1000 * cycle // m.dma_bytes) // 1000
         least = {
             f"{line} Gb/s": 8 * self.payload * packets * SECOND / line.total,
-            f"DMA of {m.dma_bytes} bytes a cycle": dma * packets,
+            f"DMA of {m.clusters * m.dma_bytes} bytes a cycle": dma * packets / m.clusters,
             f"{m.cores} cores for {self.cycles:,} cycles": self.cycles * cycle / m.cores,
         }
         for what, took in least.items():
@@ -293,7 +293,7 @@ def _rate(image: KernelImage, machine: Machine, load: Load) -> NicRate:
         latency=run.latency(),
         alone=alone.latency(),
         wire=run.wire() / run.picoseconds,
-        dma=run.busy(What.DMA) / run.picoseconds,
+        dma=run.busy(What.DMA) / machine.clusters / run.picoseconds,
         cores=run.busy(What.CORE) / machine.cores / run.picoseconds,
     )
 

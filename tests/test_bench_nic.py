@@ -63,6 +63,8 @@ def test_four_ports_are_limited_by_the_dma_engine(mtu: int) -> None:
     assert row.rate == pytest.approx(8 * 64 * 1e9, rel=0.02)
     wide = loaded(ports=4, mtu=mtu, machine=replace(CARD, dma_bytes=128, cores=16))
     assert wide.bottleneck == "wire" and wide.rate > row.rate
+    two = loaded(ports=4, mtu=mtu, machine=replace(CARD, clusters=2, cores=16))
+    assert two.bottleneck == "wire" and two.rate > row.rate and 0.5 < two.dma < 1
 
 
 @pytest.mark.parametrize(("cores", "ports"), [(1, 1), (2, 4)])
