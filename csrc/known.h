@@ -19,9 +19,9 @@ struct known {
 /* Where a call is, or would be; NULL: it is not there, and the table is full. */
 static inline struct known_call *known_find(struct known *k, u64 pc, u64 count)
 {
-    u64 i = (pc ^ count * 0x9e3779b97f4a7c15ull) % KNOWN_ROOM;
-    for (u32 tries = 0; tries < KNOWN_ROOM; tries++, i = (i + 1) % KNOWN_ROOM) {
-        struct known_call *c = &k->call[i];
+    u64 key = pc ^ count * 0x9e3779b97f4a7c15ull; /* neighbours lie apart */
+    for (u32 i = 0; i < KNOWN_ROOM; i++) {
+        struct known_call *c = &k->call[(key + i) % KNOWN_ROOM];
         if (!c->pc || (c->pc == pc && c->count == count))
             return c;
     }

@@ -522,9 +522,9 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         0,
         "cycles of a call are taken for those of another count",
-        "csrc/known.h",
-        "(c->pc == pc && c->count == count)",
-        "(c->pc == pc)",
+        "csrc/device.c",
+        "known_find(known, call->pc, call->count) : NULL;\n    if (!found || !found->pc)",
+        "known_find(known, call->pc, 100) : NULL;\n    if (!found || !found->pc)",
         "tests/test_steady.py::test_every_count_and_preset_has_cycles_of_its_own",
     ),
     # ---- ops of one's own ----
