@@ -117,14 +117,16 @@ class Use:
 
 
 _REAL = re.compile(r"vm?f(?!irst)")  # vector floating point
+#: at 16 bits these have integers and float32, and only at 8 bits float16
+_BY_INTEGERS = re.compile(r"vfwcvt\.f\.xu?\.v|vfncvt\.(rtz\.)?xu?\.f\.w")
 _SET = {"vsetvli": 0x7FF, "vsetivli": 0x3FF}  # -> the bits of its vtype, from bit 20
 
 
 def uses(code: bytes) -> tuple[list[Use], int | None]:
     """The instructions of code, one after the other from its beginning.
 
-    Vector floating point of 16-bit elements needs Zvfh; their width is taken to be that of the
-    vsetvli or vsetivli before them in the code.
+    Vector floating point that has float16 among its operands needs Zvfh; the width of elements is
+    taken to be that of the vsetvli or vsetivli before them in the code.
 
     Returns:
         They, and the offset at which there is none that any cores have; None: there are no others.
@@ -140,7 +142,11 @@ def uses(code: bytes) -> tuple[list[Use], int | None]:
         row = table[rows[at]]
         if bits := _SET.get(row.name):
             width = 8 << ((int(pairs[at]) >> 20 & bits) >> 3 & 7)
-        half = width <= 16 and row.extension == "v" and _REAL.match(row.name)
+        half = (
+            width <= (8 if _BY_INTEGERS.fullmatch(row.name) else 16)
+            and row.extension == "v"
+            and _REAL.match(row.name)
+        )
         found.append(Use(2 * at, row, "zvfh" if half else row.extension))
         at += row.size // 2
     return found, None

@@ -190,6 +190,12 @@ class Machine:
             value = getattr(self, row.name)
             if row.name not in ("name", "isa", "timing") and not hasattr(value, "__index__"):
                 raise ArgumentError(f"{row.name} {value!r} is no whole number")
+        if not isinstance(self.name, str):
+            raise ArgumentError(f"name {self.name!r} of a machine is no text")
+        if not isinstance(self.isa, str | None):
+            raise ArgumentError(f"isa {self.isa!r} is no text: use such as 'rv64gcv', or None")
+        if not isinstance(self.timing, Timing):
+            raise ArgumentError(f"timing {self.timing!r} is no Timing: use nicemu.machine.Timing")
         for name, most in LARGEST.items():
             if not 1 <= getattr(self, name) <= most:
                 raise ArgumentError(f"{name} {getattr(self, name)} is out of range: use 1..{most}")

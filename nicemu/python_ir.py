@@ -14,7 +14,7 @@ import inspect
 import math
 import operator
 import re
-from collections import namedtuple
+from collections import Counter, namedtuple
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -370,6 +370,7 @@ def _exception_text(kind: type, arguments: tuple[Any, ...] | None, where: Any) -
     text = kind.__name__
     if arguments:
         text += f": {', '.join(map(str, arguments))}"
+    text = "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)  # in one line
     return f"{text} ({Path(where[1]).name}:{where[2]})" if where else text
 
 
@@ -515,11 +516,22 @@ _OPCODES = {
     "LOAD_BUILD_CLASS": "it defines a class: " + _REMEDY,
     "BEFORE_WITH": "it uses with: leave it out",
     "PUSH_EXC_INFO": "it uses try: test with if before",
-    "IS_OP": "it uses is, which is of objects: write == or !=",
+    "IS_OP": "it uses is, which is of objects, as case True does: write == or !=",
+    "DICT_MERGE": "it passes arguments by **: write them out",
+    "UNPACK_EX": "it unpacks with *: give each value a name",
+    **dict.fromkeys(
+        ("MATCH_CLASS", "MATCH_KEYS", "MATCH_MAPPING", "MATCH_SEQUENCE"),
+        "a case is no number: match numbers, or test with if",
+    ),
     "CONTAINS_OP": "it uses in: write x == y or x == z",
     "FORMAT_VALUE": "it makes a text of a number: the text of raise is a constant",
     "FORMAT_SIMPLE": "it makes a text of a number: the text of raise is a constant",
     "FORMAT_WITH_SPEC": "it makes a text of a number: the text of raise is a constant",
+}
+#: what stands behind raise, by how many values there are
+_RAISED = {
+    0: "it raises nothing: name an exception, such as ValueError",
+    2: "it raises an exception from another: leave out from",
 }
 _INNER = {
     "<lambda>": "it has a lambda inside: define a function outside",
@@ -543,6 +555,8 @@ def _read(function: FunctionType) -> None:
         text = _OPCODES.get(step.opname)
         if step.opname in ("STORE_DEREF", "DELETE_DEREF") and step.argval in code.co_freevars:
             text = _OPCODES["STORE_GLOBAL"]
+        if step.opname == "RAISE_VARARGS":
+            text = _RAISED.get(step.arg or 0)
         if step.opname == "MAKE_FUNCTION":
             text = _INNER.get(inner, f"it defines {inner} inside: define it outside")
         if text:
@@ -553,7 +567,9 @@ def _read(function: FunctionType) -> None:
         returns |= step.opname.startswith("RETURN_")
     if not returns:
         loc = ir.Loc(code.co_filename, code.co_firstlineno)
-        raise _Refused("it never returns: end its loop, and return a number", loc)
+        raise _Refused(
+            "it never returns: end its loop, or return a number where it does not raise", loc
+        )
 
 
 class _Unit:
@@ -579,9 +595,12 @@ class _Unit:
         """A float as the op's number."""
         if self.number != types.float32:
             return float(value)
-        if np.isfinite(value) and abs(value) > np.finfo(np.float32).max:
-            raise _Refused(f"{value} is too large for float32", loc)
-        return np.float32(value)
+        with np.errstate(over="ignore"):
+            single = np.float32(value)
+        if np.isfinite(value) and not np.isfinite(single):
+            text = f"{value} is too large for float32: use math.inf, or accumulator float64"
+            raise _Refused(text, loc)
+        return single
 
     def helper(self, function: FunctionType, loc: Any) -> object:
         """What stands for a helper function in numba."""
@@ -630,8 +649,13 @@ class _Helper:
                     helper.signatures[args] = done.signature
                 return helper.signatures[args]
 
+        self.name = function.__name__
         self.signatures: dict[Any, Any] = {}
         typing_context.insert_global(self, types.Function(Template))
+
+    def __repr__(self) -> str:
+        """For messages of numba's."""
+        return self.name
 
 
 @register_pass(mutates_CFG=False, analysis_only=False)
@@ -645,7 +669,13 @@ class _Resolve(FunctionPass):  # type: ignore[misc]
 
     def run_pass(self, state: Any) -> bool:
         self.unit: _Unit = state.typingctx.unit
-        self.names: dict[str, Any] = {}  # variable -> the Python object it is
+        self.names: dict[str, Any] = {}  # variable that is set once -> the Python object it is
+        assigned = Counter(
+            statement.target.name
+            for block in state.func_ir.blocks.values()
+            for statement in block.find_insts(ir.Assign)
+        )
+        self.once = {name for name, times in assigned.items() if times == 1}
         for block in state.func_ir.blocks.values():
             body: list[Any] = []
             small = self._small(block)
@@ -694,7 +724,7 @@ class _Resolve(FunctionPass):  # type: ignore[misc]
         value, target = statement.value, statement.target.name
         if isinstance(value, ir.Const | ir.Global | ir.FreeVar):
             statement.value = self._constant(value.value, target in small, value)
-            self.names[target] = value.value
+            self._remember(target, value.value, value.loc)
         elif isinstance(value, ir.Expr):
             if value.op not in _EXPRESSIONS:
                 text = _WORDS.get(value.op, value.op.replace("_", " "))
@@ -705,7 +735,7 @@ class _Resolve(FunctionPass):  # type: ignore[misc]
                     text = f"{module.__name__} has no {value.attr}: {_REMEDY}"
                     raise _Refused(text, value.loc)
                 found = getattr(module, value.attr)
-                self.names[target] = found
+                self._remember(target, found, value.loc)
                 name = f"{module.__name__}.{value.attr}"
                 statement.value = self._constant(
                     found, target in small, ir.Global(name, found, value.loc)
@@ -720,6 +750,13 @@ class _Resolve(FunctionPass):  # type: ignore[misc]
                 callee = callee.py_func if isinstance(callee, Dispatcher) else callee
                 if isinstance(callee, FunctionType) and callee not in _KNOWN:
                     statement.value = self._bound(callee, value, block, body)
+
+    def _remember(self, variable: str, value: Any, loc: Any) -> None:
+        """Remember what a variable is, unless it is something else on another way."""
+        if variable in self.once:
+            self.names[variable] = value
+        elif isinstance(value, ModuleType) or callable(value):
+            raise _Refused(f"{variable} is set to several functions: use a name for each", loc)
 
     def _bound(self, callee: FunctionType, call: Any, block: Any, body: list[Any]) -> Any:
         """The call of a helper with all arguments in order, the defaults too."""
@@ -837,6 +874,10 @@ class _Report(FunctionPass):  # type: ignore[misc]
                 if isinstance(value, ir.Expr) and value.op == "call":
                     row = getattr(state.typemap[value.func.name], "typing_key", None)
                     wide = types.float64 in state.calltypes[value].args
+                    if row is range and any(
+                        isinstance(state.typemap[arg.name], types.Float) for arg in value.args
+                    ):
+                        raise _Refused("range is of integers: write range(int(x))", value.loc)
                     if isinstance(row, Call) and wide and row.single:
                         name = row.real.format("f64")
                         raise _Refused(missing(name), value.loc)
@@ -908,21 +949,38 @@ class _Pipeline(compiler.CompilerBase):  # type: ignore[misc]
 #: a part of numba's message -> what it means here; the groups are filled in
 _MEANINGS: tuple[tuple[str, str], ...] = (
     (r"constraint encountered: raise", "it raises what is computed: use a constant text"),
-    (r"lowering <built-in function floor>", "% and // are for integers: use math.floor(a / b)"),
+    (r"Directly raising a string", "it raises a text: raise an exception, such as ValueError"),
+    (r"exception constant <class '(\w+)'>", "it raises {0}, which is no Exception: use another"),
+    (r"lowering <built-in function floor>",
+     "% and // are for integers: use math.floor(a / b), or a - b * math.floor(a / b)"),
     (r"Illegal IR, del", "it uses del: leave it out"),
     (r"Type of variable '\$\w+\.\d+' cannot be determined",
      "a value is lost to it: write := as a line of its own"),
     (r"NameError: name '(\w+)' is not defined", "there is no {0}: define or import it"),
     (r"Untyped global name '(\w+)'", "it uses {0}, which a core does not have: " + _REMEDY),
     (r"Unknown attribute '(\w+)' of type (.+)", "{1} has no {0}: " + _REMEDY),
+    (r"Invalid use of getiter with parameters \((.*)\)",
+     "it loops over {0}: loop over a range, or over a tuple of numbers of one type"),
+    (r"expected (\d+), got (\d+)", "it unpacks {1} numbers into {0} names: use as many"),
+    (r"Invalid use of (\w+\d|bool) with parameters", "it calls {0}, which is a number: use *"),
+    (r"built-in function getitem>\) found for signature:\s*>>> \w+\((\w+\d|bool), ",
+     "an index is into {0}, which is one number: leave it out"),
+    (r"built-in function getitem>\) found for signature:\s*>>> \w+\(.*, (bool|float\d+)\)",
+     "an index is {0}: write int(x)"),
     (r"built-in function getitem>\) found for signature:\s*>>> \w+\((.*Tuple\(.*)\)",
      "a variable index is into numbers of several types: make them of one"),
     (r"tuple index out of range", "an index is outside of its tuple: use 0 to its length - 1"),
+    (r"built-in function (\w+)>\) found for signature:\s*>>> \w+\((.*(?:Fields|Tuple)\(.*)\)",
+     "{0} is not defined for {1}: write it for each number"),
+    (r"built-in function (i?(?:and|or)_?|i?xor|i?[lr]shift|invert)>\) found for signature:\s*"
+     r">>> \w+\((.*)\)", "{0} is of integers, not {1}: use int(x), or nicemu.opmath.bits(x)"),
     (r"built-in function (\w+)>\) found for signature:\s*>>> \w+\((.*)\)",
      "{0} is not defined for {1}: " + _REMEDY),
     (r"No implementation of function Function\((\w+)\) found for signature:\s*>>> [^(]*\((.*)\)",
-     "{0} is called with {1}: pass what it takes, numbers"),
-    (r"Cannot unify (.+) and (.+) for '([\w.]+)'",
+     "{0} is called with {1}: pass what it takes, {takes}"),
+    (r"Cannot unify Function\((\w+)\) and Function\((\w+)\)",
+     "a function is {0} on one way and {1} on another: call each on its way"),
+    (r"Cannot unify (.+) and (.+) for '([$\w.]+)'",
      "{2} is {0} on one way and {1} on another: give it one type"),
     (r"[Cc]an't unify return type from the following types: (.+)",
      "it returns {0} on different ways: return one type"),
@@ -930,16 +988,58 @@ _MEANINGS: tuple[tuple[str, str], ...] = (
      "{0} has no value on some way: set it before"),
     (r"[Uu]nsupported opcode.*?\(?([A-Z_]{4,})", "it uses what byte code calls {0}: " + _REMEDY),
     (r"(?:Use of unsupported|unsupported) (.*)", "it uses {0}: " + _REMEDY),
+    (r"No definition for lowering <built-in method.*?>\((.*)\) -> ",
+     "a core cannot do this with {0}: " + _REMEDY),
     (r"No definition for lowering (.*)", "a core cannot do {0}: " + _REMEDY),
 )  # fmt: skip
 
 
+#: operators as numba names them -> as authors write them
+_SYMBOLS = {
+    "and_": "&", "or_": "|", "xor": "^", "lshift": "<<", "rshift": ">>", "invert": "~",
+    "iand": "&=", "ior": "|=", "ixor": "^=", "ilshift": "<<=", "irshift": ">>=", "add": "+",
+    "iadd": "+=", "sub": "-", "isub": "-=", "mul": "*", "imul": "*=", "truediv": "/",
+    "itruediv": "/=", "floordiv": "//", "ifloordiv": "//=", "mod": "%", "imod": "%=",
+    "matmul": "@", "imatmul": "@=", "neg": "-", "pos": "+", "lt": "<", "le": "<=", "gt": ">",
+    "ge": ">=", "eq": "==", "ne": "!=", "getitem": "[]",
+}  # fmt: skip
+#: numba's names of types -> an author's
+_TYPES = (
+    (r"\x1b\[[0-9;]*m", ""),
+    (r"_Context\(int64 x \d+\)", "ctx"),
+    (r"Literal\[str\]\([^)]*\)|unicode_type", "a text"),
+    (r"Literal\[\w+\]\(([^)]*)\)", r"\1"),
+    (r"\bnone\b", "None"),
+    (r"\$[$\w.]+", "a value"),  # without a name
+    (r"\b([^\W\d]\w*)\.\d+\b", r"\1"),  # a variable's value, by number
+    (r"Fields\([^()]*\)", "fields"),
+    (r"(?:Uni)?Tuple\([^()]*\)", "a tuple"),
+    (r"(?:Uni)?Tuple\([^()]*\)", "a tuple"),  # of tuples
+    (r"\s+", " "),
+)
+
+
+def _named(text: str) -> str:
+    """numba's words for types and operators as an author's."""
+    for pattern, name in _TYPES:
+        text = re.sub(pattern, name, text)
+    return _SYMBOLS.get(text.strip(), text.strip())
+
+
+def _takes(name: str) -> str:
+    """How many numbers a function of the above takes."""
+    rows = (row for row in CALLS if repr(row) == name)
+    counts = {1: "one number", 2: "two numbers", None: "two numbers or more"}
+    return next((counts[row.arity] for row in rows), "numbers")
+
+
 def _explained(error: BaseException) -> str:
     text = re.sub(r"\x1b\[[0-9;]*m", "", str(error))
-    text = re.sub(r"_Context\(int64 x \d+\)", "ctx", text)
     for pattern, meaning in _MEANINGS:
         if found := re.search(pattern, text):
-            return meaning.format(*(re.sub(r"\s+", " ", g.strip()) for g in found.groups("")))
+            groups = found.groups("")
+            takes = _takes(groups[0]) if groups else ""
+            return meaning.format(*map(_named, groups), takes=takes)
     lines = [x.strip() for x in text.splitlines() if x.strip() and not x.startswith("Failed in")]
     return f"{lines[0] if lines else type(error).__name__}: {_REMEDY}"
 
@@ -1030,7 +1130,7 @@ def compile_function(
     parts = list(returned) if isinstance(returned, types.BaseTuple) else [returned]
     numbers = [_number(ty) for ty in parts]
     if None in numbers or not numbers:
-        text = f"{returned}: return a number, or a tuple of numbers"
+        text = f"{_named(str(returned))}: return a number, or a tuple of numbers"
         if returned == types.none:
             text = "nothing: return a number, or a tuple of numbers"
         elif isinstance(returned, types.Optional):

@@ -15,7 +15,7 @@ from nicemu.dtypes import Format, Item
 from nicemu.errors import ImageError
 from nicemu.image import Formats, KernelImage
 from nicemu.isa import provided
-from nicemu.machine import Machine
+from nicemu.machine import MACHINES, Machine
 from nicemu.machine import machine as machine_of
 
 __all__ = ["EVERY", "Target", "target_of"]
@@ -106,9 +106,11 @@ class Target:
             ImageError: they lack some of it.
         """
         if lacks := [said(x) for x in image.extensions if x not in self.extensions]:
+            preset = self.machine in MACHINES and target_of(self.machine) == self
+            by = repr(self.machine) if preset else "that Machine"
             raise ImageError(
                 f"image of {image.op} needs {', '.join(lacks)}, which cores of {self.machine} lack:"
-                f" make it for them, by machine={self.machine!r}"
+                f" make it for them, by machine={by}"
             )
 
     def without(self, extension: str) -> str:

@@ -642,6 +642,7 @@ table = np.zeros(3, np.float32)
 listed = [1.0, 2.0]
 named = {"scale": 2.0}
 PAIR = (1.0, 2)
+NOTHING = 0
 
 
 def counted(a: Any, b: Any) -> Any:
@@ -724,6 +725,126 @@ def odd(n: Any) -> Any:
     return False if n == 0 else even(n - 1)
 
 
+def exponent(a: Any, b: Any) -> Any:
+    n = 2
+    if a > 0:
+        n = 3
+    return a**n + b
+
+
+def counted_exponent(a: Any, b: Any) -> Any:
+    n = 2
+    n += 1
+    return a**n + b
+
+
+def chosen(a: Any, b: Any) -> Any:
+    f: Any = clip
+    if a > 0:
+        f = mixed_by
+    return f(b)
+
+
+def doubled(x: Any) -> Any:
+    return x + x
+
+
+def either(a: Any, b: Any) -> Any:
+    return (doubled if a > b else clip)(b)
+
+
+def module(a: Any, b: Any) -> Any:
+    m: Any = math
+    if a > 0:
+        m = np
+    return m.floor(a) + b
+
+
+def again(a: Any, b: Any) -> Any:
+    if a > b:
+        raise
+    return b
+
+
+def chained(a: Any, b: Any) -> Any:
+    if a > b:
+        raise ValueError("larger") from KeyError("a")
+    return b
+
+
+def raised_text(a: Any, b: Any) -> Any:
+    if a > b:
+        raise "larger"  # type: ignore[misc]  # noqa: B016
+    return b
+
+
+def leaving(a: Any, b: Any) -> Any:
+    if a > b:
+        raise SystemExit(3)
+    return b
+
+
+def raising(a: Any, b: Any) -> Any:
+    raise ValueError("always")
+
+
+def starred_left(a: Any, b: Any) -> Any:
+    x, *y = (a, b, 1.0)
+    return x + y[0]
+
+
+def too_few(a: Any, b: Any) -> Any:
+    c, d, e = (a, b)  # type: ignore[misc]
+    return c + d + e
+
+
+def by_pattern(a: Any, b: Any) -> Any:
+    match (a, b):
+        case (x, y):
+            return x + y
+    return b
+
+
+def by_class(a: Any, b: Any) -> Any:
+    match a:
+        case float():
+            return b
+    return a
+
+
+def by_singleton(a: Any, b: Any) -> Any:
+    match a > b:
+        case True:
+            return a
+    return b
+
+
+def so_often(a: Any, b: Any) -> Any:
+    for _ in range(b):
+        a += 1
+    return a
+
+
+def over_fields(a: Any, b: Any) -> Any:
+    total = 0.0
+    for x in a:
+        total += x
+    return total, b.n
+
+
+def over_a_number(a: Any, b: Any) -> Any:
+    for x in b:
+        a += x
+    return a
+
+
+def number_or_pair(a: Any, b: Any) -> Any:
+    c: Any = 1
+    if a > 0:
+        c = (1, 2)
+    return c
+
+
 two = {"accumulator": [("x", "float32"), ("n", "int32")], "lift": lambda x: (x, 1)}
 REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "one field of two": (lambda: op_of(lambda a, b: a.x + b.x, "f32", **two),
@@ -772,6 +893,48 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
                        "exp is there for float32 only: convert with np.float32"),
     "ctx has no size": (lambda: op_of(lambda a, b, ctx: a * ctx.size, "f32"), "ctx has no size"),
     "a third number": (lambda: op_of(lambda a, b, c: a + b + c, "f32"), "for float32, ctx"),
+    "an exponent of two values": (lambda: op_of(exponent, "f32"), "is for whole constants"),
+    "an exponent that changes": (lambda: op_of(counted_exponent, "f32"), "is for whole constants"),
+    "a name of two functions": (lambda: op_of(chosen, "f32"), "f is set to several functions"),
+    "a name of two modules": (lambda: op_of(module, "f32"), "m is set to several functions"),
+    "one of two functions": (lambda: op_of(either, "f32"),
+                             "(doubled|clip) on one way and (doubled|clip) on another: call"),
+    "raise alone": (lambda: op_of(again, "f32"), "raises nothing: name an exception"),
+    "raise from": (lambda: op_of(chained, "f32"), "from another: leave out from"),
+    "raise of a text": (lambda: op_of(raised_text, "f32"), "raises a text: raise an exception"),
+    "raise SystemExit": (lambda: op_of(leaving, "f32"), "raises SystemExit, which is no Exception"),
+    "nothing but raise": (lambda: op_of(raising, "f32"), "or return a number where it does not"),
+    "a star on the left": (lambda: op_of(starred_left, "f32"), r"unpacks with \*: give each"),
+    "three names, two values": (lambda: op_of(too_few, "f32"),
+                                "unpacks 2 numbers into 3 names: use as many"),
+    "case of a tuple": (lambda: op_of(by_pattern, "f32"), "a case is no number: match numbers"),
+    "case of a class": (lambda: op_of(by_class, "f32"), "a case is no number: match numbers"),
+    "case True": (lambda: op_of(by_singleton, "f32"), "as case True does: write == or !="),
+    "range of a float": (lambda: op_of(so_often, "f32"), r"write range\(int\(x\)\)"),
+    "a loop over fields": (lambda: op_of(over_fields, "f32", **two),
+                           "loops over fields: loop over a range, or over a tuple"),
+    "a loop over a number": (lambda: op_of(over_a_number, "f32"), "loops over float32: loop"),
+    "a number or a pair": (lambda: op_of(number_or_pair, "f32"),
+                           r"c is (1|a tuple) on one way and (1|a tuple) on another: give it one"),
+    "an index that is a bool": (lambda: op_of(lambda a, b: (a, b)[a > b], "f32"),
+                                r"an index is bool: write int\(x\)"),
+    "an index that is a float": (lambda: op_of(lambda a, b: (a, b)[b], "f32"),
+                                 r"an index is float32: write int\(x\)"),
+    "an index of a number": (lambda: op_of(lambda a, b: a[0] + b, "f32"),
+                             "into float32, which is one number: leave it out"),
+    "a number called": (lambda: op_of(lambda a, b: a(b), "f32"), r"calls float32, .*: use \*"),
+    "fields added": (lambda: op_of(lambda a, b: a + b, "f32", **two),
+                     r"\+ is not defined for fields, fields: write it for each number"),
+    "None compared": (lambda: op_of(lambda a, b: a if a == None else b, "f32"),  # noqa: E711
+                      "cannot do this with float32, None: use numbers"),
+    "a text compared": (lambda: op_of(lambda a, b: a if a == "x" else b, "f32"),
+                        "cannot do this with float32, a text: use numbers"),
+    "a text converted": (lambda: op_of(lambda a, b: a + float("inf"), "f32"),
+                         "float is called with a text: pass what it takes, numbers"),
+    "max of one": (lambda: op_of(lambda a, b: max(a), "f32"), "two numbers or more$"),
+    "round to places": (lambda: op_of(lambda a, b: round(a, 2), "f32"), "takes, one number$"),
+    "arguments by **": (lambda: op_of(lambda a, b: clip(**{"x": a}), "f32"),
+                        r"passes arguments by \*\*: write them out"),
     "a method of a class": (lambda: op_of(Scaled.merge, "f32"), "float32 has no scale"),
 }  # fmt: skip
 
@@ -841,6 +1004,22 @@ def looked_up(a: Any, b: Any) -> Any:
     return a + COEFFICIENTS[int(b)]
 
 
+def two_lines(a: Any, b: Any) -> Any:
+    if b > 3:
+        raise ValueError("too\nlarge\u2028")
+    return a + b
+
+
+def by_nothing(a: Any, b: Any) -> Any:
+    for i in range(0, 10, NOTHING):
+        a += i
+    return a + b
+
+
+def share(n: Any) -> Any:
+    return int(7 / (n - 5))
+
+
 #: as text, for pytest writes asserts anew
 ASSERTING = """
 def checked_sum(a, b):
@@ -856,6 +1035,20 @@ def asserting() -> ReduceOp:
 
 
 ENDED: dict[str, tuple[ReduceOp, str]] = {
+    "a text of several lines": (
+        op_of(two_lines, "float32"),
+        r"raised ValueError: too\\nlarge\\u2028 \(test_authors\.py:\d+\)"),
+    "range by 0": (
+        op_of(by_nothing, "float32"), r"raised ValueError: range\(\) arg 3 must not be zero"),
+    "// by 0, of bool": (
+        op_of(lambda a, b: a + b, "float32", lambda x: (x > 0) // (x < 0), lambda a: 1.0,
+              accumulator="int32"), "raised ZeroDivisionError: division by zero in lift"),
+    "% by a constant 0, in finish": (
+        op_of(lambda a, b: a + b, "float32", lambda x: int(x), lambda a: 1.0 * (a % NOTHING),
+              accumulator="int64"), "raised ZeroDivisionError: division by zero in finish"),
+    "/ by 0, in a helper's helper": (
+        op_of(lambda a, b: a + share(share(int(b))), "float32"),
+        "raised ZeroDivisionError: division by zero in merge"),
     "a loop that does not end": (op_of(halving, "float32"), "out of budget .*1000000 instr"),
     "range(10 ** 12)": (
         op_of(lambda a, b: a + endless_sum(b), "float32"), "out of budget"),

@@ -193,6 +193,33 @@ def test_images_for_other_cores_are_refused_before_they_run() -> None:
     assert whole.tolist() == [2] * 4
 
 
+def test_a_machine_of_ones_own_is_no_preset() -> None:
+    for name in ("mine", "card"):
+        with pytest.raises(ImageError, match=f"cores of {name} lack: .*by machine=that Machine$"):
+            Nic(Machine(name, isa="rv64imac")).load(kernel("sum", "float16"))
+    for field in ({"isa": 5}, {"name": None}, {"timing": None}):
+        with pytest.raises(ArgumentError, match=f"^{next(iter(field))} "):
+            replace(PSPIN, **field)
+
+
+@pytest.mark.parametrize("element", ["int8", "uint8", "bool", "float16", "bfloat16"])
+def test_bytes_and_float32_need_no_zvfh(element: str) -> None:
+    """Conversions at 16 bits, of integers to and from float32, are of V."""
+    to, back = ("float32", "int8") if element[0] not in "fb" else ("int8", "float32")
+
+    @nicemu.reduce_op(element=element, accumulator=to, result=back)
+    def total(a: Any, b: Any) -> Any:
+        return a + b
+
+    (total.lift if to == "int8" else total.finish)(lambda x: np.int8(x))
+    results = []
+    for machine in ("card", of_isa("rv64gcv"), of_isa("rv64gcv_zfbfmin_zvfbfmin"), D):
+        nic = Nic(machine, threads=1)
+        nic.load(total)
+        results.append(nic.reduce(patterns(element)).values.tobytes())
+    assert len(set(results)) == 1
+
+
 def test_cores_without_what_an_op_needs() -> None:
     with pytest.raises(
         OpError, match=r"^sum: it computes in float32, and cores of pspin have no f"
