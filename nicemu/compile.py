@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import io
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import accumulate
@@ -109,13 +109,20 @@ def linked(elf: bytes, place: Place, target: Target = EVERY) -> tuple[bytes, dic
 
     file: Any = ELFFile(io.BytesIO(elf))
     table = file.get_section_by_name(".symtab")
+    index = file.get_section_index(".text")
+    code = bytearray(file.get_section(index).data())
     moved: dict[str, int] = {}
     if relocations := file.get_section_by_name(".rela.text"):
         for row in relocations.iter_relocations():
-            moved.setdefault(table.get_symbol(row["r_info_sym"]).name, row["r_offset"])
+            symbol, at = table.get_symbol(row["r_info_sym"]), row["r_offset"]
+            if row["r_info_type"] == _CALL and symbol["st_shndx"] == index:
+                _call(code, at, symbol["st_value"] + row["r_addend"])
+            else:
+                moved.setdefault(symbol.name, at)
     for symbol in table.iter_symbols():
         if symbol["st_shndx"] == "SHN_UNDEF" and symbol.name:
-            why = target.missing(symbol.name) or scalar.missing(symbol.name)
+            why = target.missing(symbol.name)
+            why = f"{why}: use another machine" if why else scalar.missing(symbol.name)
             raise OpError(f"{place(moved.get(symbol.name))}: {why}")
     for section in file.iter_sections():
         if section["sh_flags"] & 2 and section["sh_size"] and section.name != ".text":
@@ -123,13 +130,22 @@ def linked(elf: bytes, place: Place, target: Target = EVERY) -> tuple[bytes, dic
     if moved:
         name, offset = next(iter(moved.items()))
         raise OpError(f"{place(offset)}: its code needs {name!r} relocated: avoid it")
-    index = file.get_section_index(".text")
     offsets = {
         symbol.name: symbol["st_value"]
         for symbol in table.iter_symbols()
         if symbol["st_shndx"] == index and symbol.name and symbol.name[0] not in ".$"
     }
-    return file.get_section(index).data(), offsets
+    return bytes(code), offsets
+
+
+_CALL = 19  # R_RISCV_CALL_PLT: auipc and jalr
+
+
+def _call(code: bytearray, at: int, to: int) -> None:
+    """Let the call at an offset of the code go to another."""
+    for place, bits in ((at, (to - at + 0x800) & 0xFFFFF000), (at + 4, (to - at) << 20)):
+        word = int.from_bytes(code[place : place + 4], "little") | (bits & 0xFFFFFFFF)
+        code[place : place + 4] = word.to_bytes(4, "little")
 
 
 def decoded(code: bytes, place: Place, target: Target) -> list[Use]:
@@ -181,6 +197,7 @@ _STATIONS = (
     "llvm",
     "python_ir",
     "scalar",
+    "soft",
     "target",
     "vectors",
 )
@@ -206,17 +223,29 @@ def kernels_of(
     """
     formats = target.formats(formats)
     op = scalar.scalar_op(name, source.functions(formats), formats)
-    if why := target.lacking(line for body in op.bodies.values() for line in body):
-        raise OpError(f"{_noted(op, name)}: {why}, or another machine")
     made = kernels.kernels(op, formats, target.fuses)
     if not target.vectors:
         made = replace(made, widths=dict.fromkeys(made.widths))
     return op, made
 
 
-def _noted(op: scalar.ScalarOp, name: str) -> str:
-    """The op, and where it computes in more digits than its numbers have, if it does."""
-    return f"{name} ({op.notes[0].rpartition(': ')[0]})" if op.notes else name
+def _soft(symbols: list[str]) -> list[str]:
+    """See soft.library."""
+    if not symbols:
+        return []
+    from nicemu.soft import library  # which needs numba
+
+    return library(symbols)
+
+
+def _soft_symbols(elf: bytes) -> list[str]:
+    """What an object calls of soft.SYMBOLS."""
+    missing = set(llvm.undefined(elf))
+    if not missing:
+        return []
+    from nicemu.soft import SYMBOLS
+
+    return sorted(missing & SYMBOLS.keys())
 
 
 @dataclass(frozen=True)
@@ -260,8 +289,18 @@ class _Compilation:
             out.append(([text], lambda texts: llvm.emit_vectors(texts[0], self.name, self.target)))
         if others:
             both = [self.kernels.module(others), self.op.ir]
-            out.append((both, lambda texts: llvm.emit(texts, others, self.name, self.target)))
+            out.append((both, lambda texts: self._emitted(texts, others)))
         return out
+
+    def _emitted(self, texts: list[str], keep: Iterable[str]) -> bytes:
+        """An object with what it calls of floating point in integers."""
+        called: list[str] = []
+        while True:
+            added = _soft(called)
+            elf = llvm.emit([*texts, *added], [*keep, *called], self.name, self.target)
+            if self.target.reals or not (more := _soft_symbols(elf)):
+                return elf
+            called += more
 
     def compiled(self, widths: Mapping[str, int | None]) -> dict[str, _Function]:
         """The same kernels' code."""
@@ -305,6 +344,9 @@ class _Compilation:
 
     def fitted(self) -> tuple[dict[str, int | None], dict[str, bytes]]:
         """Every kernel's width, the greatest for which its registers do, and its code."""
+        if not self.target.vectors:  # there is but one way, and functions may call each other
+            made = self.compiled(self.kernels.widths)
+            return dict(self.kernels.widths), {s: function.code for s, function in made.items()}
         tried: dict[str, dict[int | None, _Function]] = {s: {} for s in self.kernels.functions}
         wanted = {symbol: self._guess(symbol) for symbol in tried}
         while wanted:

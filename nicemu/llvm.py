@@ -16,7 +16,7 @@ from typing import Any
 from nicemu.errors import ImageError
 from nicemu.target import EVERY, Target
 
-__all__ = ["RECIPE", "emit", "emit_vectors", "installed", "on_host", "optimise"]
+__all__ = ["RECIPE", "emit", "emit_vectors", "installed", "on_host", "optimise", "undefined"]
 
 TRIPLE = "riscv64-unknown-elf"
 TARGET = {
@@ -204,7 +204,7 @@ def on_host(texts: Iterable[str], keep: Iterable[str], what: str) -> tuple[Any, 
         module = _prepared(llvm, machine, texts, kept, what)
         _run(llvm, module, machine, SCALAR)
         elf = machine.emit_object(module)
-        for name in _undefined(elf):  # LLVM would end the process
+        for name in undefined(elf):  # LLVM would end the process
             if llvm.address_of_symbol(name) is None:
                 raise ImageError(
                     f"{what}: its code for the host needs {name}, which is not there: compare on "
@@ -219,7 +219,7 @@ def on_host(texts: Iterable[str], keep: Iterable[str], what: str) -> tuple[Any, 
 _TABLE = "_GLOBAL_OFFSET_TABLE_"  # which the loader makes
 
 
-def _undefined(elf: bytes) -> list[str]:
+def undefined(elf: bytes) -> list[str]:
     """Symbols that an object needs and does not define."""
     from elftools.elf.elffile import ELFFile
 

@@ -7,7 +7,6 @@ what an author is told where cores lack something.  How code is made is compile'
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from nicemu._core import extension_names
@@ -31,9 +30,6 @@ _COMPUTED = {
     False: {"float16": {"zfh"}, "bfloat16": {"v"}},
     True: {"float16": {"zvfh"}, "bfloat16": {"zfbfmin", "zvfbfmin"}},
 }
-#: type of LLVM's -> the extension without which cores do not compute with it, and its name here
-_REALS = {"double": ("d", "float64"), "float": ("f", "float32")}
-_REAL = re.compile(r"\b(double|float)\b")
 #: LLVM's names of what cores without M do not have
 _PRODUCT = re.compile(r"__(mul|u?div|u?mod)[dt]i\d")
 
@@ -61,6 +57,11 @@ class Target:
         return "v" in self.extensions
 
     @property
+    def reals(self) -> bool:
+        """Do they compute with float32 and float64?  Where not, integers do it."""
+        return {"f", "d"} <= set(self.extensions)
+
+    @property
     def fuses(self) -> bool:
         """Is a sum of bfloat16 in float32 one instruction?"""
         return {"zfbfmin", "zvfbfmin", "zvfbfwma"} <= set(self.extensions)
@@ -84,20 +85,13 @@ class Target:
             result=held(formats.result),
         )
 
-    def lacking(self, lines: Iterable[str]) -> str:
-        """Why cores cannot compute lines of LLVM IR, and what to do instead; "" where they can."""
-        for kind in sorted({kind for line in lines for kind in _REAL.findall(line)}):
-            extension, name = _REALS[kind]
-            if extension not in self.extensions:
-                remedy = "use integers" if extension == "f" else "compute in float32"
-                return f"it computes in {name}, {self.without(extension)}: {remedy}"
-        return ""
-
     def missing(self, symbol: str) -> str:
-        """The same of a function that LLVM would call; "" where no extension replaces it."""
-        if "m" in self.extensions or not _PRODUCT.fullmatch(symbol):
-            return ""
-        return f"it multiplies or divides integers, {self.without('m')}: use sums and shifts"
+        """Why cores cannot do what LLVM would call a function for; "" where they have all."""
+        if _PRODUCT.fullmatch(symbol):
+            extension, what = "m", "multiplies or divides integers"
+        else:
+            extension, what = "d", f"uses {symbol} of float64"
+        return "" if extension in self.extensions else f"it {what}, {self.without(extension)}"
 
     def check(self, image: KernelImage) -> None:
         """Cores have what an image needs.

@@ -367,7 +367,7 @@ def test_bench_refuses(tmp_path: Path) -> None:
         (("op", "--json", out, "--csv", out), "name two files"),
         (("op", "--json", tmp_path), str(tmp_path)),
         (("op", "--plot", "a.gif"), ".png, .svg, .pdf"),
-        (("op", "--machine", "pspin"), "cores of pspin have no f"),
+        (("op", "scalar_sum", "--machine", "pspin"), "which cores of pspin lack"),
         (("insn", "--sew", 3), "sew '3'"),
         (("insn", "--vlen", 64), "vlen 64"),
     ):

@@ -36,6 +36,7 @@ LEVELS: tuple[tuple[str, ...], ...] = (
     ("scalar",),
     ("kernels", "c_ir", "python_ir"),
     ("vectors", "samples"),
+    ("soft",),
     ("compile",),
     ("host", "bounds", "assembly"),
     ("partials", "nic", "bare"),
