@@ -146,6 +146,26 @@ def test_json_and_the_counters(tmp_path: Path) -> None:
     assert run["partials"] == [] and run["virtual_seconds"] > 0
 
 
+@pytest.mark.parametrize("algorithm", ["ring", "halving-doubling"])
+def test_by_hosts(tmp_path: Path, algorithm: str) -> None:
+    """Bits are checked, and times told, without counters of devices."""
+    paths = workers(tmp_path, BF16)
+    result = nic("allreduce", *paths, "--algorithm", algorithm, "--time", "--partials")
+    assert result.exit_code == 0 and last_line(result) == YES
+    time, least = re.search(r"time: (\S+) us \(least: (\S+) us\), of", result.stdout).groups()  # type: ignore[union-attr]
+    assert 0 < float(least) < float(time)
+    assert "frames sent" not in result.stdout and "cores of" not in result.stdout
+    shown = nic("allreduce", *paths, "--algorithm", algorithm, "--time", "--json")
+    [run] = json.loads(shown.stdout)["runs"]
+    assert (run["algorithm"], run["bits_equal"]) == (algorithm, True)
+    assert f"{1e6 * run['virtual_seconds']:.2f}" == time
+    assert sum(run["spent_seconds"].values()) == pytest.approx(run["virtual_seconds"])
+    assert (run["frames"], run["devices"], run["cores"], run["packets"]) == (None, [], [], None)
+    assert run["order"] == (None if algorithm == "ring" else [[0, 1], 2])
+    refused = nic("allreduce", *paths, "--algorithm", algorithm, "--pcap", tmp_path / "x.pcap")
+    assert refused.exit_code == 2 and not (tmp_path / "x.pcap").exists()
+
+
 def test_loss_changes_no_bit_and_is_told(tmp_path: Path) -> None:
     paths = workers(tmp_path, BF16, count=6)
     clean = nic("allreduce", *paths, "-o", tmp_path / "clean.npz")

@@ -28,6 +28,7 @@ if TYPE_CHECKING:  # imported where used: help needs neither the core nor a read
     from nicemu.gradients import Gradients
     from nicemu.numerics import Report
     from nicemu.op import ReduceOp
+    from nicemu.order import Order
     from nicemu.partials import Partial
 
 __all__ = ["allreduce"]
@@ -66,16 +67,23 @@ class _Reduction:
     output: str | None
 
     @property
-    def frames(self) -> dict[str, int]:
-        """What is told of the frames."""
+    def frames(self) -> dict[str, int] | None:
+        """What is told of the frames; None of hosts, whose frames carry no bytes here."""
         found = self.result.frames
-        assert found is not None
+        if found is None:
+            return None
         return {
             "sent": found.sent,
             "lost": found.lost,
             "resent": found.resent,
             "duplicate": found.repeated + found.drops.get("duplicate", 0),
         }
+
+    @property
+    def order(self) -> Order | None:
+        """Who merged whom; None where that differs from stretch to stretch, by ring."""
+        orders = {share.order for share in self.result.shares}
+        return orders.pop() if len(orders) == 1 else None
 
     @property
     def packets(self) -> int:
@@ -93,16 +101,18 @@ class _Reduction:
             "op": self.result.op,
             "preset": self.result.preset,
             "topology": self.topology,
-            "order": self.result.order,
+            "algorithm": self.result.algorithm,
+            "order": self.order,
             **{k: getattr(self, k) for k in ("dtype", "files", "arrays", "elements")},
             "bytes": self.bytes_in,
             "frames": self.frames,
             "virtual_seconds": self.result.time,
             "spent_seconds": self.result.spent,
+            "least_seconds": self.result.bound,
             "host_seconds": self.result.seconds,
             "host_gb_per_s": self.gb_per_s,
             "devices": [asdict(d) for d in self.devices],
-            "packets": self.packets,
+            "packets": self.packets if self.cores else None,
             "cores": [asdict(c) for c in self.cores],
             "partials": [_partial_record(p) for p in self.result.partials.values()],
             "reference": self.reference,
@@ -162,6 +172,10 @@ def _number(x: float | None) -> float | str | None:
     help="Devices between the workers: star, cards, or tree(N) with N children each.",
 )  # fmt: skip
 @click.option(
+    "--algorithm", default="in-network", show_default=True,
+    help="Who adds: in-network the devices; ring or halving-doubling the workers' own NICs.",
+)  # fmt: skip
+@click.option(
     "--loss", type=float, default=0.0, show_default=True,
     help="Part of the frames that links lose, 0..1.",
 )  # fmt: skip
@@ -185,6 +199,7 @@ def allreduce(
     op: str,
     preset: str | None,
     topology: str,
+    algorithm: str,
     loss: float,
     seed: int,
     partials: bool,
@@ -218,6 +233,8 @@ def allreduce(
         groups = [worker_files([str(shipped / name)]) for name in ("bf16", "f16")]
         if output is not None:
             raise ArgumentError(f"-o {output}: needs FILES; without them nothing is written")
+    if pcap is not None and algorithm != "in-network":
+        raise ArgumentError(f"--pcap with {algorithm}: frames of hosts carry nothing: leave it out")
     for written in (pcap, trace):
         if written is not None:
             spare(chain(*groups), Path(written))
@@ -227,7 +244,7 @@ def allreduce(
         options["time"] = "packet"
     with (
         Fabric(len(groups[0]), topology, mtu=mtu, **options) as fabric,
-        Communicator(fabric, algorithm="in-network") as world,
+        Communicator(fabric, algorithm=algorithm) as world,
     ):
         for group in groups:
             reduction = _reduce(
@@ -310,7 +327,7 @@ def _reduce(
         ]
         for name, cores in _work(world).items()
     }
-    assert result.frames is not None
+    merged = result.frames.merged if result.frames else ()
     return _Reduction(
         topology=topology,
         dtype=fmt.name,
@@ -322,10 +339,11 @@ def _reduce(
         devices=[
             _DeviceUse(name, len(world.fabric.devices[name].ranks), *_sums(cores))
             for name, cores in work.items()
+            if merged
         ],
         cores=[
             _CoreUse(core, packets, *_sums([cores[core] for cores in work.values()]))
-            for core, packets in enumerate(result.frames.merged)
+            for core, packets in enumerate(merged)
         ],
         report=report,
         reference=reference,
@@ -397,22 +415,27 @@ def _show(reduction: _Reduction) -> None:
         f"{result.op} of {count(len(r.files), 'worker')}, {r.dtype}, {result.preset}: "
         f"{count(r.elements, 'element')} in {count(r.arrays, 'array')}"
     )
-    show_rows([f"frames {name}" for name in r.frames], [r.frames.values()])
+    if frames := r.frames:
+        show_rows([f"frames {name}" for name in frames], [frames.values()])
     if result.partials:
         columns = ["device", "workers", "elements", "dtype", "first values", "at"]
-        show_rows(columns, [(*p.row(), f"{p.time:.3g} s") for p in result.partials.values()])
+        found = result.partials.values()
+        at = ["-" if p.time is None else f"{p.time:.3g} s" for p in found]
+        show_rows(columns, [(*p.row(), when) for p, when in zip(found, at, strict=True)])
     if r.report is not None:
         _show_levels(r.report)
     if result.spent is not None and result.time is not None:
         spent = {name: t for name, t in result.spent.items() if t}
-        click.echo(f"time: {1e6 * result.time:.2f} us, of which, in us:")
+        least = f" (least: {1e6 * result.bound:.2f} us)" if result.bound is not None else ""
+        click.echo(f"time: {1e6 * result.time:.2f} us{least}, of which, in us:")
         show_rows(list(spent), [[f"{1e6 * t:.2f}" for t in spent.values()]])
-    click.echo(f"cores of {count(len(r.devices), 'device')}:")
-    show_cores(
-        ["packets", "instructions", "elements"],
-        [(c.packets, c.instructions, c.elements) for c in r.cores],
-    )
-    click.echo(f"packets: {r.packets:,}")
+    if r.devices:
+        click.echo(f"cores of {count(len(r.devices), 'device')}:")
+        show_cores(
+            ["packets", "instructions", "elements"],
+            [(c.packets, c.instructions, c.elements) for c in r.cores],
+        )
+        click.echo(f"packets: {r.packets:,}")
     click.echo(f"bytes: {r.bytes_in:,}")
     click.echo(f"host: {result.seconds:.3f} s, {r.gb_per_s:.3g} GB/s")
     if r.largest_error_ulp is not None:
