@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from keyword import iskeyword
 from typing import Any, TypeAlias
 
@@ -278,13 +279,20 @@ def item_of(spec: ItemSpec) -> Item:
         return spec
     if isinstance(spec, Format):
         return Item((("", spec),))
-    if isinstance(spec, str) and ":" in spec:
-        spec = [part.split(":", 1) for part in spec.split(" ")]
+    if isinstance(spec, str):
+        return _item_of_text(spec)
     if isinstance(spec, np.dtype) and spec.names:
         return Item(tuple((name, format_of(spec[name])) for name in spec.names))
-    if isinstance(spec, Sequence) and not isinstance(spec, str):
+    if isinstance(spec, Sequence):
         pairs = [x if isinstance(x, list | tuple) else (f"f{i}", x) for i, x in enumerate(spec)]
         if any(len(pair) != 2 or not isinstance(pair[0], str) for pair in pairs):
             raise ArgumentError(f"fields {spec!r}: use formats, or pairs of a name and a format")
         return Item(tuple((name, format_of(row)) for name, row in pairs))
     return Item((("", format_of(spec)),))
+
+
+@lru_cache(256)  # images name their formats, and are asked for them at every call
+def _item_of_text(text: str) -> Item:
+    if ":" in text:
+        return item_of([part.split(":", 1) for part in text.split(" ")])
+    return Item((("", format_of(text)),))
