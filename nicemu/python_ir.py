@@ -14,7 +14,7 @@ import inspect
 import math
 import operator
 import re
-from collections import Counter, namedtuple
+from collections import namedtuple
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -91,6 +91,7 @@ class Call(Callee):
             floats first.
         test: True: it gives a bool.
         single: True: it is there for float32 only.
+        wide: True: of narrower integers it is of 64 bits, as a sum is.
     """
 
     arity: int | None
@@ -98,10 +99,11 @@ class Call(Callee):
     whole: str = ""
     test: bool = False
     single: bool = False
+    wide: bool = False
 
 
 CALLS: tuple[Call, ...] = (
-    Call((abs, math.fabs, np.abs, np.fabs), 1, "llvm.fabs.{}", "nicemu.{u}abs.i{}"),
+    Call((abs, math.fabs, np.abs, np.fabs), 1, "llvm.fabs.{}", "nicemu.{u}abs.i{}", wide=True),
     Call((math.sqrt, np.sqrt), 1, "llvm.sqrt.{}"),
     # Python's math.floor and the like give int; here they give the number's own type, exactly
     Call((math.floor, np.floor), 1, "llvm.floor.{}", "nicemu.same.i{}"),
@@ -169,6 +171,17 @@ class _Plain:
 
 _PLAIN = _Plain()
 
+
+class _Negated:
+    """-x, of narrower integers with 64 bits: numba keeps the width, in which the least wraps."""
+
+    def __repr__(self) -> str:
+        """For messages of numba's."""
+        return "neg"
+
+
+_NEGATED = _Negated()
+
 _typing = TypingRegistry()
 _lowering = LoweringRegistry("nicemu")
 
@@ -198,6 +211,8 @@ def _declare_call(row: Call) -> None:
             ty = context.unit.real
         if not isinstance(ty, types.Integer | types.Float | types.Boolean):
             return None
+        if row.wide and isinstance(ty, types.Integer) and ty.signed:
+            ty = types.int64
         return signature(types.boolean if row.test else ty, *[ty] * len(args))
 
     def lower(context: Any, builder: Any, sig: Any, args: Sequence[Any]) -> Any:
@@ -265,6 +280,19 @@ def _declare_plain() -> None:
         return signature(ty, args[0])
 
     _declare(_PLAIN, generic, lambda context, builder, sig, args: args[0])
+
+
+def _declare_negated() -> None:
+    def generic(context: Any, args: Sequence[Any]) -> Any:
+        ty = types.unliteral(args[0])
+        if isinstance(ty, types.Boolean) or (isinstance(ty, types.Integer) and ty.bitwidth < 64):
+            ty = types.int64
+        return signature(ty, ty) if isinstance(ty, types.Integer | types.Float) else None
+
+    def lower(context: Any, builder: Any, sig: Any, args: Sequence[Any]) -> Any:
+        return (builder.fneg if isinstance(sig.return_type, types.Float) else builder.neg)(args[0])
+
+    _declare(_NEGATED, generic, lower)
 
 
 _WHOLE = (types.int64, types.uint64)  # what numba divides integers in
@@ -356,6 +384,7 @@ for _conversion in CONVERSIONS:
 for _reinterpretation in REINTERPRETATIONS:
     _declare_reinterpretation(_reinterpretation)
 _declare_plain()
+_declare_negated()
 
 
 # ---- the target ----------------------------------------------------------------------------------
@@ -669,13 +698,10 @@ class _Resolve(FunctionPass):  # type: ignore[misc]
 
     def run_pass(self, state: Any) -> bool:
         self.unit: _Unit = state.typingctx.unit
-        self.names: dict[str, Any] = {}  # variable that is set once -> the Python object it is
-        assigned = Counter(
-            statement.target.name
-            for block in state.func_ir.blocks.values()
-            for statement in block.find_insts(ir.Assign)
-        )
-        self.once = {name for name, times in assigned.items() if times == 1}
+        self.values: dict[str, list[Any]] = {}  # variable -> all that it is set to
+        for block in state.func_ir.blocks.values():
+            for statement in block.find_insts(ir.Assign):
+                self.values.setdefault(statement.target.name, []).append(statement.value)
         for block in state.func_ir.blocks.values():
             body: list[Any] = []
             small = self._small(block)
@@ -724,18 +750,18 @@ class _Resolve(FunctionPass):  # type: ignore[misc]
         value, target = statement.value, statement.target.name
         if isinstance(value, ir.Const | ir.Global | ir.FreeVar):
             statement.value = self._constant(value.value, target in small, value)
-            self._remember(target, value.value, value.loc)
+            self._check_one(target, value.value, value.loc)
         elif isinstance(value, ir.Expr):
             if value.op not in _EXPRESSIONS:
                 text = _WORDS.get(value.op, value.op.replace("_", " "))
                 raise _Refused(f"it uses {text}: {_REMEDY}", value.loc)
-            if value.op == "getattr" and isinstance(self.names.get(value.value.name), ModuleType):
-                module = self.names[value.value.name]
+            module = self._known(value.value.name) if value.op == "getattr" else None
+            if isinstance(module, ModuleType):
                 if not hasattr(module, value.attr):
                     text = f"{module.__name__} has no {value.attr}: {_REMEDY}"
                     raise _Refused(text, value.loc)
                 found = getattr(module, value.attr)
-                self._remember(target, found, value.loc)
+                self._check_one(target, found, value.loc)
                 name = f"{module.__name__}.{value.attr}"
                 statement.value = self._constant(
                     found, target in small, ir.Global(name, found, value.loc)
@@ -745,17 +771,38 @@ class _Resolve(FunctionPass):  # type: ignore[misc]
                 operator.ipow,
             ):
                 statement.value = self._power(value, block, body)
+            elif value.op == "unary" and value.fn is operator.neg:
+                statement.value = self._call(_NEGATED, value.value, block, body)
             elif value.op == "call" and value.vararg is None:
-                callee = self.names.get(value.func.name)
+                callee = self._known(value.func.name)
                 callee = callee.py_func if isinstance(callee, Dispatcher) else callee
                 if isinstance(callee, FunctionType) and callee not in _KNOWN:
                     statement.value = self._bound(callee, value, block, body)
 
-    def _remember(self, variable: str, value: Any, loc: Any) -> None:
-        """Remember what a variable is, unless it is something else on another way."""
-        if variable in self.once:
-            self.names[variable] = value
-        elif isinstance(value, ModuleType) or callable(value):
+    def _known(self, variable: str, seen: tuple[str, ...] = ()) -> Any:
+        """The Python object that a variable is on every way; ir.UNDEFINED: there is none."""
+        found = ir.UNDEFINED
+        for value in self.values.get(variable, ()):
+            one = ir.UNDEFINED
+            if isinstance(value, ir.Const | ir.Global | ir.FreeVar):
+                one = value.value
+            elif isinstance(value, ir.Var):
+                if value.name in seen:
+                    continue
+                one = self._known(value.name, (*seen, variable))
+            elif isinstance(value, ir.Expr) and value.op == "getattr":
+                module = self._known(value.value.name, (*seen, variable))
+                if isinstance(module, ModuleType):
+                    one = getattr(module, value.attr, ir.UNDEFINED)
+            if one is ir.UNDEFINED or (found is not ir.UNDEFINED and found is not one):
+                return ir.UNDEFINED
+            found = one
+        return found
+
+    def _check_one(self, variable: str, value: Any, loc: Any) -> None:
+        """A function or module that a variable is set to is the only one."""
+        several = self._known(variable) is ir.UNDEFINED and value is not ir.UNDEFINED
+        if several and (isinstance(value, ModuleType) or callable(value)):
             raise _Refused(f"{variable} is set to several functions: use a name for each", loc)
 
     def _bound(self, callee: FunctionType, call: Any, block: Any, body: list[Any]) -> Any:
@@ -825,7 +872,7 @@ class _Resolve(FunctionPass):  # type: ignore[misc]
 
     def _power(self, value: Any, block: Any, body: list[Any]) -> Any:
         """x ** n as products, for a whole constant n; always the same ones in the same order."""
-        exponent = self.names.get(value.rhs.name)
+        exponent = self._known(value.rhs.name)
         if not isinstance(exponent, int) or not 0 <= exponent <= MOST_POWER:
             text = f"x ** y is for whole constants of 0 to {MOST_POWER}: use a product, math.sqrt, "
             raise _Refused(text + "or math.exp(y * math.log(x))", value.loc)

@@ -275,6 +275,16 @@ def mixed_by(x: Any, y: Any = 2.0, z: Any = 3) -> Any:
     return halved(x) + halved(y) * z
 
 
+def named_twice(a: Any, b: Any) -> Any:
+    if a > b:
+        f = abs
+        c = a
+    else:
+        f = abs
+        c = b
+    return f(c) + f(b if c == a else a)
+
+
 def by_match(a: Any, b: Any) -> Any:
     match a % 4:
         case 0:
@@ -453,6 +463,25 @@ RIGHT: dict[str, Right] = {
         op_of(lambda a, b: a + b, "int8", None, lambda a: max(-128, min(127, a)),
               accumulator="int32"), np.add, whole, lambda a: a.clip(-128, 127)),
     "product of int16 wraps": Right(op_of(lambda a, b: a * b, "int16"), np.multiply),
+    "abs of the least int8": Right(
+        op_of(lambda a, b: a + b, "int8", lambda x: abs(x), accumulator="int32", result="int32"),
+        np.add, lambda x, r, at: abs(x.astype(np.int32))),
+    "- of the least int16, compared": Right(
+        op_of(lambda a, b: a + b, "int16", lambda x: -x if -x > x else x + 0 * ~x,
+              accumulator="int64", result="int64"),
+        np.add, lambda x, r, at: abs(x.astype(np.int64))),
+    "- of uint8 and bool, compared": Right(
+        op_of(lambda a, b: a + b, "uint8", lambda x: 1 if -x < -(x > 5) else 0,
+              accumulator="int32", result="int32"),
+        np.add, lambda x, r, at: (-x.astype(np.int32) < -(x > 5).astype(np.int32)).astype("i4")),
+    "abs of the least constant, an int64": Right(
+        op_of(lambda a, b: a + abs(-32768) * b, "float32"),
+        lambda a, b: (a.astype(np.float64) + 32768 * b.astype(np.float64)).astype(np.float32)),
+    "helpers with defaults, their arguments chosen": Right(
+        op_of(lambda a, b: mixed_by(a if a > b else b) + mixed_by(a and b, z=4), "float32"),
+        lambda a, b: (np.where(a > b, a, b) / 2 + 3) + (np.where(a == 0, a, b) / 2 + 4)),
+    "a name for one function, set on two ways": Right(
+        op_of(named_twice, "float32"), lambda a, b: abs(a) + abs(b)),
     "// and % of negatives": Right(op_of(quotients, "int32"), each(quotients, 32)),
     "// of the least int64 by -1 wraps": Right(
         op_of(lambda a, b: (a // b if b else 0) ^ (a // -1), "int64"),
