@@ -15,13 +15,21 @@ import numpy as np
 
 from nicemu.arguments import known
 from nicemu.dtypes import FORMATS, Format, format_of
-from nicemu.errors import ArgumentError
+from nicemu.errors import ArgumentError, OpError
 from nicemu.image import KernelImage
 from nicemu.machine import Machine
 from nicemu.op import ReduceOp, reduce_op
 from nicemu.opmath import bits, from_bits
 
-__all__ = ["BUILTINS", "builtin", "kernel", "premul_sum", "sat_sum", "stochastic_sum"]
+__all__ = [
+    "BUILTINS",
+    "builtin",
+    "is_builtin",
+    "kernel",
+    "premul_sum",
+    "sat_sum",
+    "stochastic_sum",
+]
 
 
 FLOATS = [row for row in FORMATS if row.kind == "float"]
@@ -317,3 +325,18 @@ def kernel(
         ImageError: the image cannot be built.
     """
     return builtin(op, element).image(element, preset, machine)
+
+
+def is_builtin(image: KernelImage, machine: Machine) -> bool:
+    """Is its code that of the op of its name which comes with nicemu?
+
+    Args:
+        image: of any op.
+        machine: it is for the cores of this one, or for those that have everything.
+    """
+    try:
+        op = builtin(image.op, image.element)
+        images = (op.image(image.element, image.preset, m) for m in (machine, None))
+        return any(own.code == image.code for own in images)
+    except (ArgumentError, OpError):  # there is none of that name, for that element
+        return False

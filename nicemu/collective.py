@@ -222,6 +222,7 @@ class Result(Tabled):
         collective: its name.
         algorithm: "in-network", "ring" or "halving-doubling".
         op: name of the reduce op; "" where nothing is reduced.
+        builtin: does it come with nicemu?
         preset: of the numerics; "" likewise.
         shares: for each stretch of the array, who merged whom; none where that was decided by
             arrival, or nothing was reduced.
@@ -244,6 +245,7 @@ class Result(Tabled):
     collective: str
     algorithm: str
     op: str
+    builtin: bool
     preset: str
     shares: tuple[Share, ...]
     partials: dict[str, Partial]
@@ -279,9 +281,13 @@ class Result(Tabled):
             inputs: the arrays that were reduced, one per rank, as they were before the call.
 
         Raises:
-            ArgumentError: partial sums were not asked for, the inputs are others, or there is no
-                order.
+            ArgumentError: partial sums were not asked for, the inputs are others, there is no
+                order, or the op is one of your own.
         """
+        if self.op and not self.builtin:
+            raise ArgumentError(
+                f"op {self.op!r} does not come with nicemu: what it gives exactly, its author knows"
+            )
         return report(self.op, self._ordered(), self.partials, inputs, self.whole())
 
     def whole(self) -> np.ndarray:

@@ -19,7 +19,7 @@ import numpy as np
 
 from nicemu.algorithms import ALGORITHMS, Hosts, Piece, Pieces, Repeats, nothing_merged
 from nicemu.arguments import flag, function, instance, known, whole, wholes
-from nicemu.builtin import kernel
+from nicemu.builtin import is_builtin, kernel
 from nicemu.collective import COLLECTIVES, Arrays, Collective, Out, Result, staged
 from nicemu.counters import FabricCounters
 from nicemu.dtypes import item_of
@@ -159,6 +159,7 @@ class _Call:
     Attributes:
         record: which collective.
         image: the op; None where nothing is reduced.
+        builtin: does the op come with nicemu?
         inputs: per rank, flat and contiguous: the stretch ``gives[rank]`` of the whole array.
         outputs: per rank, likewise: where the stretch ``takes[rank]`` goes.
         context: of the whole array's first element.
@@ -168,6 +169,7 @@ class _Call:
 
     record: Collective
     image: KernelImage | None
+    builtin: bool
     inputs: list[np.ndarray]
     outputs: list[np.ndarray]
     gives: list[range]
@@ -270,6 +272,7 @@ class Communicator:
             if self.fabric.timing_only
             else Hosts(machine, simd=self.fabric.simd, cycles=timed)
         )
+        self._builtin: dict[bytes, bool] = {}  # code -> does its op come with nicemu?
         self._steady: set[bytes] = set()  # code whose cycles are known not to depend on data
         self._algorithm = self._checked_algorithm(algorithm)
         self._seq = 0
@@ -405,7 +408,8 @@ class Communicator:
             inputs = [np.ascontiguousarray(x).reshape(-1) for x in given]
             outputs = staged(inputs, gives, values, takes)
         context = Context(seq=self._seq & 0xFFFFFFFF, group=self.ranks, seed=seed)
-        call = _Call(record, image, inputs, outputs, gives, takes, context, root, partials)
+        own = image is not None and self._is_builtin(image)
+        call = _Call(record, image, own, inputs, outputs, gives, takes, context, root, partials)
         self._seq += 1
         return Handle(partial(_finished, call, chosen, run(call), values, begin))
 
@@ -438,6 +442,11 @@ class Communicator:
             raise ArgumentError(f"arrays of {dtype}: the image of {op.op} takes {op.element}")
         target_of(self.fabric.machine).check(op)
         return op
+
+    def _is_builtin(self, image: KernelImage) -> bool:
+        if image.code not in self._builtin:
+            self._builtin[image.code] = is_builtin(image, self.fabric.machine)
+        return self._builtin[image.code]
 
     # ---- in the network --------------------------------------------------------------------------
 
@@ -659,6 +668,8 @@ def _finished(
     sums are its handle's to keep.
     """
     outcome = yield from work()
+    # in whole picoseconds, which the difference of two floats is not
+    lasted = None if outcome.time is None else round(outcome.time, 12)
     for output, array in zip(call.outputs, values, strict=True):
         if array is not None and not np.may_share_memory(output, array):
             array[...] = output.reshape(array.shape)
@@ -667,12 +678,13 @@ def _finished(
         collective=call.record.name,
         algorithm=algorithm,
         op=call.image.op if call.image else "",
+        builtin=call.builtin,
         preset=call.image.preset if call.image else "",
         shares=outcome.shares,
         partials={},
         payload_bytes=outcome.payload_bytes,
         frames=outcome.frames,
-        time=outcome.time,
+        time=lasted,
         spent=outcome.spent,
         bound=outcome.bound,
         seconds=time.perf_counter() - begin,

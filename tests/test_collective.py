@@ -491,6 +491,14 @@ def test_report_needs_what_it_compares() -> None:
     result = world.allreduce(arrays, op="l2norm", partials=True)
     with pytest.raises(ArgumentError, match="op 'l2norm' has no exact value to compare with"):
         result.numerics(arrays)
+
+    @nicemu.reduce_op(name="sum")
+    def product(a: Any, b: Any) -> Any:
+        return a * b
+
+    result = world.allreduce(arrays, op=product, partials=True)
+    with pytest.raises(ArgumentError, match="op 'sum' does not come with nicemu"):
+        result.numerics(arrays)
     result = world.allreduce(arrays, partials=True)
     with pytest.raises(ArgumentError, match="3 inputs"):
         result.numerics(arrays[:3])
