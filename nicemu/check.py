@@ -48,7 +48,7 @@ class Law:
             such as an infinity or a NaN.
         verdict: "yes": always the same bits; "up to rounding": bits differ, by at most 4 ulp of the
             largest number involved; "no": by more, or an integer differs; "not tried": each case
-            raises an exception.
+            raises an exception, or the format has no such numbers.
         cases: groups of elements that were merged both ways.
         differ: of these, how many give other bits.
         raised: groups besides, for which lift, merge or finish raised an exception.
@@ -488,7 +488,7 @@ def _law(lab: _Lab, name: str, numbers: str, groups: list[np.ndarray]) -> Law:
     law = Law(
         name=name,
         numbers=numbers,
-        verdict="not tried" if raised == statuses.size > 0 else "yes",
+        verdict="not tried" if raised == statuses.size else "yes",
         cases=statuses.size - raised,
         differ=0,
         raised=raised,

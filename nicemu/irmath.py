@@ -207,7 +207,8 @@ _REAL = {
     "sign": ("{F}", "{F} %a", """
   %one = call {F} @llvm.copysign.{t}({F} 1.0, {F} %a)
   %some = fcmp one {F} %a, 0.0
-  %r = select i1 %some, {F} %one, {F} %a"""),
+  %zero = fadd {F} %a, 0.0
+  %r = select i1 %some, {F} %one, {F} %zero"""),
     # of a NaN those of the canonical one: a computed NaN's differ from target to target
     "bits": ("{I}", "{F} %a", """
   %bits = bitcast {F} %a to {I}

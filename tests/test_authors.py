@@ -416,6 +416,9 @@ RIGHT: dict[str, Right] = {
     "float64: sqrt, sign, copysign": Right(
         op_of(lambda a, b: math.sqrt(abs(a)) + np.sign(b) * math.copysign(1.0, a), "float64"),
         lambda a, b: np.sqrt(abs(a)) + np.sign(b) * np.copysign(1.0, a)),
+    "np.sign of -0 is +0": Right(
+        op_of(lambda a, b: np.sign(a) if b < 1 else np.sign(b), "float32"),
+        lambda a, b: np.where(b < 1, np.sign(a), np.sign(b))),
     "float64 accumulator of float32": Right(
         op_of(lambda a, b: a + b, "float32", accumulator="float64"), np.add,
         lambda x, r, at: x.astype(np.float64)),

@@ -322,6 +322,14 @@ def test_a_law_of_which_each_case_raises_is_not_tried() -> None:
     assert law(found, "associative").cases == 0 and law(found, "associative").raised > 4096
 
 
+def test_a_format_without_ends_has_no_cases_of_them() -> None:
+    found = builtin("bxor", "bool").check(element="bool")
+    assert found.commutative == found.associative == "yes"
+    for name in ("commutative", "associative"):
+        ends = law(found, name, "ends")
+        assert (ends.verdict, ends.cases, ends.raised) == ("not tried", 0, 0)
+
+
 def test_infinities_and_nans_that_merge_makes_are_shown() -> None:
     @nicemu.reduce_op(element="float32")
     def ratio(a: Any, b: Any) -> Any:
