@@ -47,6 +47,7 @@ GIGA = 1e9
 MICRO = 1e6  # in a second
 PICO = 12  # digits of a second: ticks of the virtual time
 MOST = 1 << 40  # bytes
+MOST_SIZES = 10_000  # of one run
 #: nccl-tests' names of formats that have another here
 TYPES = {
     "half": "float16",
@@ -74,13 +75,19 @@ def sizes(least: int, most: int, factor: int = 2, step: int | None = None) -> li
     """Bytes from ``least`` to ``most``, times ``factor`` each time, or ``step`` more.
 
     Raises:
-        ArgumentError: one is out of range, or there is no size.
+        ArgumentError: one is out of range, or there is no size, or too many.
     """
     whole("minbytes", least, 1, MOST)
     if whole("maxbytes", most, 1, MOST) < least:
         raise ArgumentError(f"maxbytes {most} is less than minbytes {least}: use more")
     if step is not None:
-        return list(range(least, most + 1, whole("stepbytes", step, 1, MOST)))
+        steps = range(least, most + 1, whole("stepbytes", step, 1, MOST))
+        if len(steps) > MOST_SIZES:
+            raise ArgumentError(
+                f"stepbytes {step} makes {len(steps):,} sizes: use a greater one, for at most "
+                f"{MOST_SIZES:,}"
+            )
+        return list(steps)
     found = [least]
     whole("stepfactor", factor, 2, MOST)
     while found[-1] * factor <= most:

@@ -19,6 +19,7 @@ import nicemu
 from nicemu import Fabric, TimingError, bench_collective
 from nicemu.bench_collective import (
     ALL_TYPES,
+    MOST_SIZES,
     CollectiveTime,
     CollectiveTimes,
     Repeats,
@@ -65,6 +66,7 @@ def test_sizes() -> None:
     assert sizes(8, 100, factor=3) == [8, 24, 72]
     assert sizes(8, 40, step=10) == [8, 18, 28, 38]
     assert sizes(5, 5) == [5]
+    assert len(sizes(1, MOST_SIZES, step=1)) == MOST_SIZES
 
 
 def test_types_by_either_name() -> None:
@@ -336,6 +338,7 @@ def test_commands_refuse(tmp_path: Path) -> None:
         (("-e", "1Q"), "maxbytes '1Q'"),
         (("-i", "1.5"), "stepbytes '1.5'"),
         (("-i", "0"), "stepbytes 0"),
+        (("-e", "1024G", "-i", "1"), "stepbytes 1 makes 1,099,511,627,769 sizes"),
         (("-b", "0"), "minbytes 0"),
         (("-b", "64", "-e", "8"), "maxbytes 8 is less than minbytes 64"),
         (("-f", 1), "stepfactor 1"),
