@@ -303,10 +303,11 @@ class Result(Tabled):
         return np.concatenate(have) if parts else have[0]
 
     def tables(self) -> tuple[Table, ...]:
-        """For people: a line, and a row for each partial sum."""
+        """For people: a line, a row for each partial sum, and what its time was spent on."""
         reduced = f" of {self.op}, {self.preset}" if self.op else ""
         some = next((v for v in self.values if v is not None), None)
-        what = f"{some.size:,} elements of {some.dtype}" if some is not None else "no elements"
+        nothing = "no elements" if COLLECTIVES[self.collective].takes is _nothing else "no values"
+        what = f"{some.size:,} elements of {some.dtype}" if some is not None else nothing
         arrival = ", in order of arrival" if self.op and not self.shares else ""
         who = f"{len(self.values)} ranks, {self.algorithm}{arrival}"
         head = f"{self.collective}{reduced} over {who}: {what}"
@@ -314,7 +315,14 @@ class Result(Tabled):
             head += f"; frames: {f.sent} sent, {f.lost + f.cut} lost, {f.resent} resent, "
             head += f"{f.duplicated} duplicated"
         columns = ("device", "ranks", "elements", "dtype", "values")
-        return (Table(head, columns, [p.row() for p in self.partials.values()]),)
+        found = (Table(head, columns, [p.row() for p in self.partials.values()]),)
+        if self.time is None or self.spent is None or self.bound is None:
+            return found
+        spent = {name: f"{1e6 * t:.2f}" for name, t in self.spent.items() if t}
+        took = f"{1e6 * self.time:.2f} us, at least {1e6 * self.bound:.2f}"
+        if not spent:
+            return *found, Table(took, (), ())
+        return *found, Table(f"{took}; spent on:", tuple(spent), [tuple(spent.values())])
 
 
 # ---- where results are written -------------------------------------------------------------------

@@ -188,7 +188,9 @@ class Machine:
         """
         for row in fields(self):
             value = getattr(self, row.name)
-            if row.name not in ("name", "isa", "timing") and not hasattr(value, "__index__"):
+            if row.name in ("name", "isa", "timing"):
+                continue
+            if isinstance(value, bool) or not hasattr(value, "__index__"):
                 raise ArgumentError(f"{row.name} {value!r} is no whole number")
         if not isinstance(self.name, str):
             raise ArgumentError(f"name {self.name!r} of a machine is no text")

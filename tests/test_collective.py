@@ -511,6 +511,22 @@ def test_report_needs_what_it_compares() -> None:
         world.barrier().whole()
 
 
+@pytest.mark.parametrize("time", ["packet", "only"])
+def test_how_a_timed_result_looks(time: str) -> None:
+    world = Communicator(Fabric(4, "star", time=time))
+    result = world.allreduce(normal(4, 10))
+    head, took, names, spent = str(result).splitlines()
+    assert head.split(": ")[1].startswith("10 elements" if time == "packet" else "no values")
+    assert result.time is not None and result.bound is not None and result.spent is not None
+    assert took == f"{1e6 * result.time:.2f} us, at least {1e6 * result.bound:.2f}; spent on:"
+    parts = {name: f"{1e6 * t:.2f}" for name, t in result.spent.items() if t}
+    assert dict(zip(names.split(), spent.split(), strict=True)) == parts
+    assert result._repr_html_().count("<td>") == len(parts)
+    alone = Communicator(Fabric(1, "star", time=time), algorithm="ring").barrier()
+    assert str(alone).splitlines()[0].endswith("ring: no elements")
+    assert str(alone).splitlines()[1:] == ["0.00 us, at least 0.00"]
+
+
 def test_how_a_result_looks() -> None:
     world = Communicator(4)
     result = world.allreduce(normal(4, 10), "avg", algorithm="ring", partials=True)
