@@ -269,6 +269,7 @@ def test_a_record_that_is_too_long_is_refused(monkeypatch: pytest.MonkeyPatch) -
         ({"banks": 65}, "banks 65 is out of range"),
         ({"banks": 12}, "use powers of two"),
         ({"bank_bytes": 3}, "use powers of two"),
+        ({"bank_bytes": True}, "bank_bytes True is no whole number"),
         ({"clusters": 3}, "8 cores in 3 clusters"),
         ({"atomic_hold": -1}, "atomic_hold -1"),
     ],

@@ -242,6 +242,9 @@ def test_no_timeline_of_a_run_that_failed(tmp_path: Path) -> None:
     path = tmp_path / "out.json"
     refused(nic("allreduce", "--trace", path, "--loss", 1), "nothing comes from rank0")
     refused(nic("allreduce", "--trace", path, "none.npz"), "none.npz")
+    refused(nic("allreduce", "--trace", path, "--pcap", path), "name two files")
+    for option in ("--trace", "--pcap"):
+        refused(nic("allreduce", option, "-"), f"{option} '-'", "name one")
     assert not list(tmp_path.iterdir())
 
 

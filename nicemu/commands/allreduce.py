@@ -235,9 +235,13 @@ def allreduce(
             raise ArgumentError(f"-o {output}: needs FILES; without them nothing is written")
     if pcap is not None and algorithm != "in-network":
         raise ArgumentError(f"--pcap with {algorithm}: frames of hosts carry nothing: leave it out")
-    for written in (pcap, trace):
+    for flag, written in (("--pcap", pcap), ("--trace", trace)):
+        if written == "-":
+            raise ArgumentError(f"{flag} '-': it goes to a file, not to standard output: name one")
         if written is not None:
             spare(chain(*groups), Path(written))
+    if pcap is not None and pcap == trace:
+        raise ArgumentError(f"--pcap and --trace {trace!r}: name two files")
     done: list[_Reduction] = []
     options: dict[str, Any] = {"seed": seed, "loss": loss, "capture": pcap, "trace": trace}
     if timed or trace is not None:
