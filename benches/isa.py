@@ -4,12 +4,12 @@ What: ``benches/kernels/kernels.c``, k1..k9, on one core at VLEN 512: loops over
 elements, from integer code over scalar f16 to vectors of f16 and bf16.
 
 How: every kernel is one program for all emulators, compiled here by clang (PyPI ``ziglang``).
-nicemu runs in this process (``nicemu.bare.run``, which is what ``nicemu run`` calls), the others as
-processes.  A sample is CPU time of a long run minus that of a short one, per repetition, so that
-start-up, loading and printing drop out; each of the two is the fastest of three, as what else the
-host does only ever slows a run down.  The emulators take turns within a round; a ratio is the
-median of the rounds' own ratios, with the lowest and highest in parentheses.  Before anything is
-timed, the accumulators' checksum and the count of retired instructions must be those of Spike.
+nicemu runs in this process (``nicemu.device.bare.run``, which is what ``nicemu run`` calls), the
+others as processes.  A sample is CPU time of a long run minus that of a short one, per repetition,
+so that start-up, loading and printing drop out; each of the two is the fastest of three, as what
+else the host does only ever slows a run down.  The emulators take turns within a round; a ratio is
+the median of the rounds' own ratios, with the lowest and highest in parentheses.  Before anything
+is timed, the accumulators' checksum and the count of retired instructions must be those of Spike.
 
 "native" is the same loop as host code (``cc -O3 -march=native``): the share says how much of it is
 left after emulation.  QEMU counts no vector instructions, so its MIPS use Spike's count.
@@ -54,10 +54,10 @@ from measure import Ratio, child, console, host, interleaved, ratio, save, versi
 from rich.table import Table
 
 import nicemu
-from nicemu.bare import run
-from nicemu.elf import load_elf
+from nicemu.device.bare import run
+from nicemu.device.elf import load_elf
+from nicemu.device.machine import MACHINES, Machine
 from nicemu.errors import NicemuError
-from nicemu.machine import MACHINES, Machine
 
 SOURCES = Path(__file__).parent / "kernels"
 ELEMENTS = 512  # of a packet: N in bench.h

@@ -6,9 +6,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from nicemu.builtin import kernel, premul_sum
-    from nicemu.collective import Result
-    from nicemu.communicator import Communicator, Handle
+    from nicemu.collectives.collective import Result
+    from nicemu.collectives.communicator import Communicator, Handle
+    from nicemu.collectives.partials import Partial
+    from nicemu.device.image import Context, KernelImage
+    from nicemu.device.machine import MACHINES, Machine, Network
+    from nicemu.device.nic import Nic, ReduceResult, Stream
     from nicemu.dtypes import bfloat16, float16, float32
     from nicemu.errors import (
         ArgumentError,
@@ -24,22 +27,19 @@ if TYPE_CHECKING:
         TimingError,
         WorkerLostError,
     )
-    from nicemu.fabric import Fabric
-    from nicemu.image import Context, KernelImage
-    from nicemu.machine import MACHINES, Machine, Network
-    from nicemu.nic import Nic, ReduceResult, Stream
-    from nicemu.op import ReduceOp, reduce_op
-    from nicemu.partials import Partial
+    from nicemu.network.fabric import Fabric
+    from nicemu.ops.builtin import kernel, premul_sum
+    from nicemu.ops.op import ReduceOp, reduce_op
 
 __version__ = "0.1.0"
 
 # public name -> module that has it; loaded when first used, so that importing nicemu is light
 _WHERE = {
-    "kernel": "builtin",
-    "premul_sum": "builtin",
-    "Communicator": "communicator",
-    "Handle": "communicator",
-    "Result": "collective",
+    "kernel": "ops.builtin",
+    "premul_sum": "ops.builtin",
+    "Communicator": "collectives.communicator",
+    "Handle": "collectives.communicator",
+    "Result": "collectives.collective",
     "bfloat16": "dtypes",
     "float16": "dtypes",
     "float32": "dtypes",
@@ -55,18 +55,18 @@ _WHERE = {
     "StatusError": "errors",
     "TimingError": "errors",
     "WorkerLostError": "errors",
-    "Fabric": "fabric",
-    "Context": "image",
-    "KernelImage": "image",
-    "MACHINES": "machine",
-    "Machine": "machine",
-    "Network": "machine",
-    "Nic": "nic",
-    "ReduceResult": "nic",
-    "Stream": "nic",
-    "ReduceOp": "op",
-    "reduce_op": "op",
-    "Partial": "partials",
+    "Fabric": "network.fabric",
+    "Context": "device.image",
+    "KernelImage": "device.image",
+    "MACHINES": "device.machine",
+    "Machine": "device.machine",
+    "Network": "device.machine",
+    "Nic": "device.nic",
+    "ReduceResult": "device.nic",
+    "Stream": "device.nic",
+    "ReduceOp": "ops.op",
+    "reduce_op": "ops.op",
+    "Partial": "collectives.partials",
 }
 
 __all__ = [

@@ -586,7 +586,7 @@ class Cores:
         """Count cycles from now on, as on a machine with these costs; what runs stays the same.
 
         Args:
-            timing: the fields of :class:`nicemu.machine.Timing`.
+            timing: the fields of :class:`nicemu.device.machine.Timing`.
 
         Raises:
             ArgumentError: a cost is out of range, or there is no vector unit for harts with V.

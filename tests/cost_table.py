@@ -5,8 +5,8 @@ The test runs it op by op and holds the page against it.
 
 from __future__ import annotations
 
-from nicemu.builtin import BUILTINS, builtin
 from nicemu.errors import ArgumentError, OpError
+from nicemu.ops.builtin import BUILTINS, builtin
 
 OPS = (*BUILTINS, "premul_sum:0.5")
 #: heading -> element and preset

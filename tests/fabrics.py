@@ -11,11 +11,11 @@ import numpy as np
 from hypothesis import HealthCheck, settings
 
 from nicemu import kernel
-from nicemu.counters import FabricCounters
 from nicemu.dtypes import format_of
-from nicemu.exchange import Exchange
-from nicemu.fabric import Fabric, Group, Ticket
-from nicemu.packet import Kind, Packet, build
+from nicemu.network.counters import FabricCounters
+from nicemu.network.exchange import Exchange
+from nicemu.network.fabric import Fabric, Group, Ticket
+from nicemu.network.packet import Kind, Packet, build
 from nicemu.reference.tree import reduce_tree
 
 Array = np.ndarray

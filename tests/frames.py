@@ -20,7 +20,7 @@ from typing import NamedTuple
 import numpy as np
 
 from nicemu._nicemu import ffi, lib
-from nicemu.packet import Kind, Packet, build, drops, elements
+from nicemu.network.packet import Kind, Packet, build, drops, elements
 from tests import wire_model as model
 
 Array = np.ndarray

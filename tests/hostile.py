@@ -18,7 +18,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from nicemu.packet import Kind, build, parse
+from nicemu.network.packet import Kind, build, parse
 from tests.fabrics import Wire, sums_up
 
 BATCH = 500

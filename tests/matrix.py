@@ -20,9 +20,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from nicemu import Communicator, Fabric, Result
-from nicemu.collective import COLLECTIVES
+from nicemu.collectives.collective import COLLECTIVES
+from nicemu.device.image import preset_formats
 from nicemu.dtypes import GRADIENTS, Format, format_of
-from nicemu.image import preset_formats
 from nicemu.reference.arithmetic import OPS, PRESETS
 from nicemu.reference.tree import reduce_tree
 from tests.test_reference_streams import as_values, columns

@@ -474,7 +474,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         0,
         "times of slices are rounded by themselves, and overlap",
-        "nicemu/timeline.py",
+        "nicemu/network/timeline.py",
         "dur=_file_time(end - begin)",
         "dur=_file_time(end - begin + 1)",
         "tests/test_timeline.py::test_any_rates",
@@ -482,7 +482,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         0,
         "times are cut off below what they are",
-        "nicemu/timeline.py",
+        "nicemu/network/timeline.py",
         "return time if time * MICROSECOND >= nanoseconds else math.nextafter(time, math.inf)",
         "return time",
         "tests/test_timeline.py::test_times_are_read_as_they_are_meant",
@@ -490,7 +490,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         0,
         "arrows end where a slice is over",
-        "nicemu/timeline.py",
+        "nicemu/network/timeline.py",
         "max(self.begin, min(time, self.end - 1))",
         "max(self.begin, min(time, self.end))",
         "tests/test_timeline.py::test_an_allreduce",
@@ -498,7 +498,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         0,
         "a core is given to any packet that waits, from the last one on",
-        "nicemu/schedule.py",
+        "nicemu/device/schedule.py",
         "job = cluster.waiting.popleft()",
         "job = cluster.waiting.pop()",
         "tests/test_schedule.py::test_the_lowest_free_core_in_the_order_of_dma",
@@ -506,7 +506,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         0,
         "a message keeps its turn as long as it has packets",
-        "nicemu/schedule.py",
+        "nicemu/device/schedule.py",
         "                self._ready[message] = jobs  # behind the others",
         "                self._ready = {message: jobs, **self._ready}",
         "tests/test_schedule.py::test_messages_take_turns_for_room",
@@ -514,7 +514,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         0,
         "each core fetches lines of its own",
-        "nicemu/schedule.py",
+        "nicemu/device/schedule.py",
         "cluster.lines.setdefault(step.line, now",
         "cluster.lines.setdefault(step.line + 64 * job.core, now",
         "tests/test_pspin.py::test_the_guide",

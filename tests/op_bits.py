@@ -21,10 +21,10 @@ from functools import cache
 import numpy as np
 
 from nicemu import Machine, Nic, ReduceOp
-from nicemu.builtin import BUILTINS, builtin, premul_sum
+from nicemu.compiler.host import HostKernels, canonical
+from nicemu.device.image import LEAVING, PRESETS, Context, Entry, KernelImage
 from nicemu.dtypes import FORMATS, Format, Item, format_of
-from nicemu.host import HostKernels, canonical
-from nicemu.image import LEAVING, PRESETS, Context, Entry, KernelImage
+from nicemu.ops.builtin import BUILTINS, builtin, premul_sum
 from nicemu.reference.entries import EXACT, Call, Entries
 from tests.harts import simd_paths
 

@@ -3,7 +3,7 @@
 PsPIN's documentation (docs/examples.md of its repository) shows a run of its ping-pong example: 32
 packets of 1024 bytes, each answered with its addresses swapped.  Here a handler of our own does the
 same work with the same instructions, as that page counts them, on an emulated core of the preset
-``pspin``; the packets go through ``nicemu.schedule``.
+``pspin``; the packets go through ``nicemu.device.schedule``.
 
 What is known of that run, from the repository: there is one message, and a message has home in one
 cluster; packets come 20 ns apart, the default of the example's driver; latency goes from a packet's
@@ -22,9 +22,9 @@ from functools import cache
 import numpy as np
 
 from nicemu._core import ACCESS, Cores, Cycles, R, W, X
-from nicemu.isa import extensions
-from nicemu.machine import MACHINES, Machine
-from nicemu.schedule import SCHEDULINGS, Access, Fetch, Handler, Packet, Service, serve
+from nicemu.device.isa import extensions
+from nicemu.device.machine import MACHINES, Machine
+from nicemu.device.schedule import SCHEDULINGS, Access, Fetch, Handler, Packet, Service, serve
 from tests.assemble import assemble
 from tests.encode import image
 

@@ -21,10 +21,10 @@ from pathlib import Path
 import numpy as np
 
 from nicemu._core import ACCESS, FAULT, Cores, R, W, X
-from nicemu.banks import waits
-from nicemu.elf import load_elf
-from nicemu.isa import extensions
-from nicemu.machine import MACHINES, Machine
+from nicemu.device.banks import waits
+from nicemu.device.elf import load_elf
+from nicemu.device.isa import extensions
+from nicemu.device.machine import MACHINES, Machine
 from tests.assemble import assemble
 from tests.encode import image
 

@@ -23,11 +23,11 @@ import networkx
 import numpy as np
 
 import nicemu
-from nicemu.counters import FabricCounters
 from nicemu.dtypes import GRADIENTS, format_of
-from nicemu.exchange import Exchange
-from nicemu.fabric import Fabric, Group
-from nicemu.packet import drops
+from nicemu.network.counters import FabricCounters
+from nicemu.network.exchange import Exchange
+from nicemu.network.fabric import Fabric, Group
+from nicemu.network.packet import drops
 from nicemu.reference.arithmetic import OPS
 from nicemu.reference.tree import reduce_tree
 from tests.fabrics import FAULTS, sums_up

@@ -11,7 +11,7 @@ import pytest
 
 import nicemu
 from nicemu import ArgumentError, Communicator, Fabric, Nic, Stream, arguments, kernel
-from nicemu.builtin import builtin, sat_sum, stochastic_sum
+from nicemu.ops.builtin import builtin, sat_sum, stochastic_sum
 
 #: what is neither a number, a name, nor True or False
 ODD: tuple[Any, ...] = (b"b", {}, {3: 4}, object(), 2 + 3j, [1], np.array([1, 2]), "e\n")

@@ -21,11 +21,11 @@ from safetensors.numpy import save, save_file
 
 from nicemu import ArgumentError, ImageError, KernelImage, Machine, Nic, bfloat16, kernel
 from nicemu._core import BUDGET, FAULT, RETURN, Cores, R, W, X
-from nicemu.elf import parse_elf
+from nicemu.device.elf import parse_elf
+from nicemu.device.image import Context
+from nicemu.device.nic import SCRATCHPAD
 from nicemu.errors import FileFormatError
 from nicemu.gradients import Output, read, read_group, worker_files
-from nicemu.image import Context
-from nicemu.nic import SCRATCHPAD
 from tests.elfs import BASE, TOHOST, Image, build, printing
 from tests.encode import encode
 from tests.test_gradients import DESCR, npy_bytes, saved, zip_bytes

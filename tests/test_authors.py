@@ -24,7 +24,7 @@ import pytest
 
 import nicemu
 from nicemu import Communicator, Nic, OpError, ReduceOp, reduce_op
-from nicemu.opmath import bits, from_bits
+from nicemu.ops.opmath import bits, from_bits
 from tests.test_op import reduced
 
 Values: TypeAlias = Any  # an array, or a tuple of one per field

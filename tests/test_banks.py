@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 import nicemu
 from nicemu._core import ACCESS, BEAT, Cores
-from nicemu.banks import beats, waits
+from nicemu.device.banks import beats, waits
+from nicemu.device.machine import MACHINES, Machine
 from nicemu.errors import ArgumentError
-from nicemu.machine import MACHINES, Machine
 from tests import rtl
 from tests.assemble import assemble
 from tests.encode import image
@@ -258,7 +258,7 @@ def test_clusters_share_no_banks() -> None:
 
 
 def test_a_record_that_is_too_long_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nicemu.nic, "RECORD", 10)
+    monkeypatch.setattr(nicemu.device.nic, "RECORD", 10)
     with pytest.raises(ArgumentError, match="of which 10 can be recorded: reduce less"):
         reduced([np.ones(40_000, nicemu.bfloat16)] * 3, conflicts=True)
 

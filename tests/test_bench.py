@@ -14,15 +14,16 @@ import pytest
 from click.testing import CliRunner, Result
 
 import nicemu
-from nicemu import ArgumentError, Communicator, Fabric, Nic, TimingError, bench_insn
+from nicemu import ArgumentError, Communicator, Fabric, Nic, TimingError
 from nicemu._core import class_names
-from nicemu.bench import LINES, LineRate, OpRate, op_rates, streamed
-from nicemu.bench_insn import InsnCosts, insn_costs
-from nicemu.bench_scalar import scalar_sum
+from nicemu.bench import insn as bench_insn
+from nicemu.bench.insn import InsnCosts, insn_costs
+from nicemu.bench.op import LINES, LineRate, OpRate, op_rates, streamed
+from nicemu.bench.scalar import scalar_sum
 from nicemu.cli import main
+from nicemu.device.machine import MACHINES
+from nicemu.device.words import code, word
 from nicemu.dtypes import format_of
-from nicemu.machine import MACHINES
-from nicemu.words import code, word
 from tests import page
 from tests.test_cli import refused
 from tests.test_timing import DIVISORS, VECTOR

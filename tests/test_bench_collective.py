@@ -16,8 +16,9 @@ import pytest
 from click.testing import CliRunner, Result
 
 import nicemu
-from nicemu import Fabric, TimingError, bench_collective
-from nicemu.bench_collective import (
+from nicemu import Fabric, TimingError
+from nicemu.bench import collective as bench_collective
+from nicemu.bench.collective import (
     ALL_TYPES,
     MOST_SIZES,
     CollectiveTime,
@@ -31,10 +32,10 @@ from nicemu.bench_collective import (
     sizes,
     type_of,
 )
-from nicemu.builtin import builtin
 from nicemu.cli import main
-from nicemu.collective import COLLECTIVES
+from nicemu.collectives.collective import COLLECTIVES
 from nicemu.dtypes import FORMATS, format_of
+from nicemu.ops.builtin import builtin
 from nicemu.tables import Table
 from tests import page
 from tests.test_cli import refused

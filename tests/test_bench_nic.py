@@ -15,14 +15,15 @@ import pytest
 from click.testing import CliRunner, Result
 
 import nicemu
-from nicemu import ArgumentError, Communicator, Fabric, Network, Nic, TimingError, bench_nic
+from nicemu import ArgumentError, Communicator, Fabric, Network, Nic, TimingError
 from nicemu._nicemu import lib
-from nicemu.bench import LineRate
-from nicemu.bench_nic import Latency, Load, NicRate, nic_rates
+from nicemu.bench import nic as bench_nic
+from nicemu.bench.nic import Latency, Load, NicRate, nic_rates
+from nicemu.bench.op import LineRate
 from nicemu.cli import main
-from nicemu.machine import MACHINES, Machine
-from nicemu.samples import ordinary
-from nicemu.timeline import What
+from nicemu.device.machine import MACHINES, Machine
+from nicemu.network.timeline import What
+from nicemu.ops.samples import ordinary
 from tests.test_cli import refused
 
 CARD = MACHINES["card"]

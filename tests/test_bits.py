@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 import nicemu
+from nicemu.device.image import PRESETS
+from nicemu.device.nic import Stream
 from nicemu.dtypes import GRADIENTS, Format, format_of
-from nicemu.image import PRESETS
-from nicemu.nic import Stream
 from nicemu.reference.arithmetic import OPS
 from nicemu.reference.tree import reduce_streams, reduce_tree
 from tests.harts import simd_paths

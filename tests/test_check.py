@@ -14,13 +14,13 @@ import pytest
 
 import nicemu
 from nicemu import ArgumentError, FaultError, Machine, Nic, ReduceOp
-from nicemu.bounds import bounds
-from nicemu.builtin import builtin
-from nicemu.check import Check, check
+from nicemu.compiler.host import HostKernels
+from nicemu.device.image import KernelImage
+from nicemu.device.machine import MACHINES
 from nicemu.dtypes import format_of
-from nicemu.host import HostKernels
-from nicemu.image import KernelImage
-from nicemu.machine import MACHINES
+from nicemu.ops.bounds import bounds
+from nicemu.ops.builtin import builtin
+from nicemu.ops.check import Check, check
 from tests.encode import encode, image, vtype
 
 CARD = MACHINES["card"]

@@ -18,11 +18,12 @@ from click.testing import CliRunner, Result
 from safetensors.numpy import load_file, save_file
 
 import nicemu
-from nicemu import Communicator, collective
+from nicemu import Communicator
 from nicemu.cli import main
+from nicemu.collectives import collective
+from nicemu.device.image import PRESETS
 from nicemu.dtypes import GRADIENTS, Format
-from nicemu.image import PRESETS
-from nicemu.pcap import read as read_pcap
+from nicemu.network.pcap import read as read_pcap
 from nicemu.reference.arithmetic import OPS
 from nicemu.reference.tree import reduce_streams, reduce_tree
 from tests.elfs import CHARACTER, Image, build, endless, printing, store_tohost
@@ -634,7 +635,7 @@ def test_a_second_allreduce_compiles_nothing() -> None:
 
 def test_imports_are_light() -> None:
     heavy = "{'llvmlite', 'numba', 'torch', 'safetensors', 'elftools'}"
-    for module, more in (("nicemu.cli", "set()"), ("nicemu.nic", "{'click', 'rich'}")):
+    for module, more in (("nicemu.cli", "set()"), ("nicemu.device.nic", "{'click', 'rich'}")):
         code = f"import sys, {module}; print(*({heavy} | {more}) & set(sys.modules))"
         done = subprocess.run([MAIN[0], "-c", code], capture_output=True, text=True, check=True)
         assert done.stdout == "\n"

@@ -12,8 +12,8 @@ from click.testing import CliRunner, Result
 from safetensors.numpy import load_file
 
 from nicemu import ArgumentError, Communicator, bfloat16
-from nicemu.builtin import builtin
 from nicemu.cli import main
+from nicemu.ops.builtin import builtin
 from tests.test_cli import BF16, F16, refused, workers
 
 OPS = """

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from nicemu import ArgumentError, kernel
-from nicemu import fabric as module
-from nicemu.exchange import Exchange
-from nicemu.fabric import Fabric
+from nicemu.network import fabric as module
+from nicemu.network.exchange import Exchange
+from nicemu.network.fabric import Fabric
 from tests.fabrics import FAULTS, allreduce, streams
 
 

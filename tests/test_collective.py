@@ -17,12 +17,12 @@ from numpy.lib.stride_tricks import as_strided
 
 import nicemu
 from nicemu import ArgumentError, Communicator, Fabric, Partial, WorkerLostError
-from nicemu.algorithms import ALGORITHMS
-from nicemu.collective import COLLECTIVES
+from nicemu.collectives.algorithms import ALGORITHMS
+from nicemu.collectives.collective import COLLECTIVES
+from nicemu.collectives.partials import Share
 from nicemu.dtypes import format_of
 from nicemu.order import Path as TreePath
 from nicemu.order import devices, leaves
-from nicemu.partials import Share
 from nicemu.reference.error import Errors, errors
 from nicemu.reference.tree import reduce_tree
 from tests.encode import image
@@ -237,7 +237,7 @@ def failing(element: str) -> nicemu.KernelImage:
     return nicemu.KernelImage(
         op="fails", preset="wide", element=element, accumulator="float32", partial="float32",
         result=element, code=image([0x00100513, 0x00008067]),  # li a0, 1; ret
-        entries=dict.fromkeys(nicemu.image.REQUIRED, 0),
+        entries=dict.fromkeys(nicemu.device.image.REQUIRED, 0),
     )  # fmt: skip
 
 

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nicemu import bare
-from nicemu.bare import QUANTUM, Outcome
-from nicemu.elf import load_elf, parse_elf
+from nicemu.device import bare
+from nicemu.device.bare import QUANTUM, Outcome
+from nicemu.device.elf import load_elf, parse_elf
 from nicemu.errors import ArgumentError, FaultError, FileFormatError
 from tests.elfs import A0, BASE, CHARACTER, T0, T1, TOHOST, Image, build, endless, printing
 from tests.elfs import store_tohost as to_host

@@ -17,7 +17,7 @@ import pytest
 
 import nicemu
 from nicemu import Communicator, Fabric, Nic, ReduceOp, Stream, reduce_op
-from nicemu.algorithms import ALGORITHMS
+from nicemu.collectives.algorithms import ALGORITHMS
 from nicemu.dtypes import Format, format_of
 from nicemu.order import Order
 from nicemu.reference.scalar import round_value

@@ -12,11 +12,11 @@ import pytest
 
 from nicemu import ArgumentError, KernelImage, Machine, _core, kernel
 from nicemu.errors import CapacityError, CollectiveError, FileFormatError
-from nicemu.exchange import Exchange
-from nicemu.fabric import Fabric
-from nicemu.pcap import read
+from nicemu.network.exchange import Exchange
+from nicemu.network.fabric import Fabric
+from nicemu.network.pcap import read
+from nicemu.network.topology import topology
 from nicemu.reference.tree import reduce_tree
-from nicemu.topology import topology
 from tests.encode import encode, load_constant, vtype
 from tests.fabrics import FAULTS, allreduce, guarded, streams, sums_up
 from tests.test_nic import A0, A1, OK, OPS, PRESETS, SP, T0, T1, made

@@ -29,10 +29,10 @@ import nicemu
 from nicemu import _core
 from nicemu._nicemu import ffi, lib
 from nicemu.dtypes import GRADIENTS, format_of
-from nicemu.exchange import Exchange
-from nicemu.fabric import Fabric, Ticket
-from nicemu.packet import Kind, Packet, build, parse
-from nicemu.topology import topology
+from nicemu.network.exchange import Exchange
+from nicemu.network.fabric import Fabric, Ticket
+from nicemu.network.packet import Kind, Packet, build, parse
+from nicemu.network.topology import topology
 from tests.fabric_model import Frame, Host, Key, Network, Tree, Values
 from tests.fabrics import allreduce, machine_settings
 

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 import nicemu
+from nicemu.compiler.host import _NARROWING, _WIDENING, HostKernels, _narrowing
+from nicemu.compiler.llvm import on_host
+from nicemu.device.image import Context
 from nicemu.dtypes import Format, format_of
 from nicemu.errors import ArgumentError, ImageError
-from nicemu.host import _NARROWING, _WIDENING, HostKernels, _narrowing
-from nicemu.image import Context
-from nicemu.llvm import on_host
 from nicemu.reference.arithmetic import narrow, widen
 from tests.fp_operands import tuples
 from tests.mpfr_oracle import FORMATS

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nicemu.packet import drops
+from nicemu.network.packet import drops
 from tests.hostile import run
 
 

@@ -22,13 +22,22 @@ import numpy as np
 import pytest
 
 import nicemu
-from nicemu import image as abi
 from nicemu._core import RETURN, Cores, R, W, X, instructions
-from nicemu.builtin import BUILTINS, builtin, kernel
-from nicemu.compile import compile_image
+from nicemu.compiler.compile import compile_image
+from nicemu.device import image as abi
+from nicemu.device.image import (
+    ENTRIES,
+    FAN_INS,
+    PRESETS,
+    REQUIRED,
+    Context,
+    Entry,
+    KernelImage,
+    cached,
+)
 from nicemu.dtypes import FORMATS, GRADIENTS, Format, format_of
 from nicemu.errors import ArgumentError, ImageError
-from nicemu.image import ENTRIES, FAN_INS, PRESETS, REQUIRED, Context, Entry, KernelImage, cached
+from nicemu.ops.builtin import BUILTINS, builtin, kernel
 from nicemu.reference.arithmetic import OPS
 
 HARTS = ((128, "auto"), (512, "auto"), (1024, "portable"))  # VLEN, host path
@@ -514,7 +523,7 @@ def test_fan_ins() -> None:
 # ---- the cache -----------------------------------------------------------------------------------
 BUILD = """
 import hashlib, sys
-from nicemu.builtin import kernel
+from nicemu.ops.builtin import kernel
 print(hashlib.sha256(kernel("avg", "bf16").to_bytes()).hexdigest(), "llvmlite" in sys.modules)
 """
 
@@ -577,7 +586,7 @@ def test_processes_may_race(tmp_path: Path) -> None:
 STORE = """
 import sys
 from pathlib import Path
-from nicemu.image import KernelImage, cache_dir, cached
+from nicemu.device.image import KernelImage, cache_dir, cached
 image = KernelImage.from_bytes(Path(sys.argv[1]).read_bytes())
 print("ready", flush=True)
 while True:

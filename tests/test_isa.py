@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from nicemu._core import FAULT, Cores, R, X, extension_names
+from nicemu.device.isa import SHORT, extensions, known
 from nicemu.errors import ArgumentError
-from nicemu.isa import SHORT, extensions, known
 from tests.encode import encode, image
 from tests.harts import simd_paths
 

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 import nicemu
-from nicemu import communicator
-from nicemu.algorithms import ALGORITHMS
-from nicemu.collective import COLLECTIVES
+from nicemu.collectives import communicator
+from nicemu.collectives.algorithms import ALGORITHMS
+from nicemu.collectives.collective import COLLECTIVES
+from nicemu.collectives.least import Bound
+from nicemu.device.machine import Network
 from nicemu.errors import TimingError
-from nicemu.least import Bound
-from nicemu.machine import Network
 from tests.fabrics import streams
 
 NETWORK = Network()

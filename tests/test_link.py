@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from nicemu import kernel
-from nicemu.counters import FabricCounters, LinkCounters
-from nicemu.exchange import Exchange
-from nicemu.fabric import Fabric
+from nicemu.network.counters import FabricCounters, LinkCounters
+from nicemu.network.exchange import Exchange
+from nicemu.network.fabric import Fabric
 from tests.fabrics import allreduce, streams, sums_up
 
 

@@ -23,8 +23,8 @@ from hypothesis.stateful import (
 )
 
 from nicemu import CollectiveError, kernel
-from nicemu.exchange import Exchange
-from nicemu.fabric import Fabric, Group, Link, Ticket
+from nicemu.network.exchange import Exchange
+from nicemu.network.fabric import Fabric, Group, Link, Ticket
 from tests.fabrics import FAULTS, machine_settings, sums_up
 
 #: Virtual seconds in which everything must have ended.

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from nicemu import bare
 from nicemu._core import LOG_BYTES, Insn, csrs, instructions
 from nicemu.cli import main
-from nicemu.elf import parse_elf
+from nicemu.device import bare
+from nicemu.device.elf import parse_elf
 from tests.elfs import BASE, TOHOST, Image, build, printing
 from tests.encode import encode, image, load_constant, vtype
 from tests.test_encode import some_operands

@@ -22,9 +22,9 @@ from nicemu import (
     StatusError,
     kernel,
 )
+from nicemu.device.image import ENTRIES, REQUIRED, Context, Entry
+from nicemu.device.nic import ARGUMENTS, CODE, SCRATCHPAD, STACK, Stream
 from nicemu.dtypes import format_of
-from nicemu.image import ENTRIES, REQUIRED, Context, Entry
-from nicemu.nic import ARGUMENTS, CODE, SCRATCHPAD, STACK, Stream
 from tests.encode import encode, image, load_constant, vtype
 from tests.harts import simd_paths
 
@@ -670,7 +670,7 @@ def test_shorter_code_leaves_nothing_behind() -> None:
 def test_largest_image() -> None:
     """Code up to the last byte of the code region, its last entry at the end."""
     words = made()
-    room = nicemu.image.MAX_CODE
+    room = nicemu.device.image.MAX_CODE
     code = words.code + bytes(room - len(words.code) - len(image(OK))) + image(OK)
     entries = dict(words.entries) | {"first": room - len(image(OK))}
     nic = device(dataclasses.replace(words, code=code, entries=entries))

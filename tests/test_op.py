@@ -17,10 +17,10 @@ import pytest
 import nicemu
 from nicemu import Communicator, Nic, OpError, ReduceOp, StatusError, reduce_op
 from nicemu._core import Cores
-from nicemu.builtin import BUILTINS, builtin, kernel, premul_sum
+from nicemu.device.image import PRESETS, Context, KernelImage
 from nicemu.dtypes import FORMATS, GRADIENTS, Format, format_of, item_of
-from nicemu.image import PRESETS, Context, KernelImage
-from nicemu.opmath import bits, from_bits
+from nicemu.ops.builtin import BUILTINS, builtin, kernel, premul_sum
+from nicemu.ops.opmath import bits, from_bits
 
 
 def reduced(image: KernelImage, streams: Any, **options: Any) -> np.ndarray:

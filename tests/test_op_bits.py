@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 
 import nicemu
-from nicemu.builtin import builtin, kernel, premul_sum
+from nicemu.compiler.host import canonical
+from nicemu.device.image import PRESETS
+from nicemu.device.nic import Stream
 from nicemu.dtypes import FORMATS, Format, format_of
 from nicemu.errors import NicemuError
-from nicemu.host import canonical
-from nicemu.image import PRESETS
-from nicemu.nic import Stream
+from nicemu.ops.builtin import builtin, kernel, premul_sum
 from tests import cost_table, op_bits
 from tests.op_bits import OPS, VLENS, Case, Hart
 
@@ -105,7 +105,7 @@ def test_payloads_of_nans_never_come_out() -> None:
             image = kernel(op, row, "per-add")
             nic.load(image)
             for leave in ("finish", "emit"):
-                item = getattr(image.formats, nicemu.image.LEAVING[leave])
+                item = getattr(image.formats, nicemu.device.image.LEAVING[leave])
                 out = nic.reduce([Stream(values)], leave=leave).values
                 assert out.tobytes() == canonical(out, item).tobytes(), (op, row.name, leave)
 

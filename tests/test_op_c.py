@@ -24,7 +24,7 @@ from nicemu import (
     clang,
     reduce_op,
 )
-from nicemu.c_ir import _MATH, _SINGLE
+from nicemu.compiler.c_ir import _MATH, _SINGLE
 
 pytest.importorskip("ziglang", reason="pip install 'nicemu[c]'")
 

@@ -14,8 +14,8 @@ import pytest
 
 import nicemu
 from nicemu import Communicator, Context, Fabric, ReduceOp, reduce_op
-from nicemu.algorithms import ALGORITHMS
-from nicemu.host import HostKernels
+from nicemu.collectives.algorithms import ALGORITHMS
+from nicemu.compiler.host import HostKernels
 from nicemu.order import Order, devices, leaves
 from nicemu.order import Path as TreePath
 

@@ -23,8 +23,8 @@ import nicemu
 from nicemu import ArgumentError
 from nicemu._nicemu import ffi, lib
 from nicemu.dtypes import FORMATS
-from nicemu.packet import Drop, Kind, Packet, build, drops, elements, parse
-from nicemu.pcap import Capture
+from nicemu.network.packet import Drop, Kind, Packet, build, drops, elements, parse
+from nicemu.network.pcap import Capture
 from tests import frames, wire_model
 from tests.wireshark import wireshark
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from nicemu.partials import Partial, gather, ranks_text
+from nicemu.collectives.partials import Partial, gather, ranks_text
 from nicemu.tables import Table
 
 

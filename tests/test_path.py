@@ -12,9 +12,9 @@ import pytest
 
 import nicemu
 from nicemu._core import stage_names
+from nicemu.device.machine import MACHINES, Network
 from nicemu.errors import ArgumentError
-from nicemu.machine import MACHINES, Network
-from nicemu.packet import Kind, Packet, build
+from nicemu.network.packet import Kind, Packet, build
 from tests import page
 
 CARD = MACHINES["card"]

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from nicemu import ArgumentError, FileFormatError
-from nicemu.pcap import MOST_BYTES, Capture, Record, read
+from nicemu.network.pcap import MOST_BYTES, Capture, Record, read
 from tests.wireshark import wireshark
 
 MICRO, NANO = 0xA1B2C3D4, 0xA1B23C4D

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from nicemu.schedule import SCHEDULINGS, Packet, serve
+from nicemu.device.schedule import SCHEDULINGS, Packet, serve
 from tests import page, pspin
 
 NEAR = 0.1  # what may differ without a term that explains it

@@ -10,12 +10,12 @@ import pytest
 
 import nicemu
 from nicemu._core import stage_names
-from nicemu.algorithms import ALGORITHMS
-from nicemu.collective import COLLECTIVES
+from nicemu.collectives.algorithms import ALGORITHMS
+from nicemu.collectives.collective import COLLECTIVES
+from nicemu.device.machine import MACHINES, Network
 from nicemu.errors import ArgumentError, CollectiveError
-from nicemu.machine import MACHINES, Network
-from nicemu.packet import Kind, Packet, build
-from nicemu.relay import Message, Relay
+from nicemu.network.packet import Kind, Packet, build
+from nicemu.network.relay import Message, Relay
 from tests.fabrics import streams, sums_up
 
 CARD = MACHINES["card"]

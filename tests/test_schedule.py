@@ -10,9 +10,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from nicemu.device.machine import MACHINES
+from nicemu.device.schedule import (
+    SCHEDULINGS,
+    Access,
+    Fetch,
+    Handler,
+    Packet,
+    Scheduling,
+    Service,
+    serve,
+)
 from nicemu.errors import ArgumentError
-from nicemu.machine import MACHINES
-from nicemu.schedule import SCHEDULINGS, Access, Fetch, Handler, Packet, Scheduling, Service, serve
 
 PSPIN = MACHINES["pspin"]
 SCHEDULING = SCHEDULINGS["pspin"]

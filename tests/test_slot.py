@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from nicemu.packet import Packet, build
+from nicemu.network.packet import Packet, build
 from tests.fabrics import Array, Wire
 
 

@@ -7,8 +7,8 @@ from collections import Counter
 
 import pytest
 
-from nicemu.exchange import Exchange
-from nicemu.fabric import Fabric
+from nicemu.network.exchange import Exchange
+from nicemu.network.fabric import Fabric
 from tests.soak import WIRE, check, main
 
 SEEDS = int(os.environ.get("NICEMU_SOAK_SEEDS", "20"))

@@ -14,11 +14,11 @@ import pytest
 
 import nicemu
 from nicemu import Nic, OpError, ReduceOp
+from nicemu.compiler.llvm import undefined
+from nicemu.compiler.soft import SYMBOLS, library
+from nicemu.compiler.target import target_of
 from nicemu.dtypes import format_of
-from nicemu.llvm import undefined
-from nicemu.samples import edges
-from nicemu.soft import SYMBOLS, library
-from nicemu.target import target_of
+from nicemu.ops.samples import edges
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -130,7 +130,7 @@ def test_what_is_left_out_is_refused() -> None:
 
 def test_each_symbol_stands_alone() -> None:
     """Its code calls nothing, and it is integers throughout."""
-    from nicemu.llvm import emit
+    from nicemu.compiler.llvm import emit
 
     pspin = target_of("pspin")
     for symbol in SYMBOLS:

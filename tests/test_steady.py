@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 import nicemu
-from nicemu.algorithms import ALGORITHMS
-from nicemu.collective import COLLECTIVES
+from nicemu.collectives.algorithms import ALGORITHMS
+from nicemu.collectives.collective import COLLECTIVES
+from nicemu.device.machine import MACHINES
 from nicemu.errors import ArgumentError
-from nicemu.machine import MACHINES
-from nicemu.steady import check_steady
+from nicemu.ops.steady import check_steady
 from tests.fabrics import streams
 
 EVERY = ("in-network", *ALGORITHMS)

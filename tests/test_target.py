@@ -15,13 +15,13 @@ from click.testing import CliRunner
 
 import nicemu
 from nicemu import ArgumentError, ImageError, Machine, Nic, OpError, ReduceOp
-from nicemu.builtin import builtin, kernel
 from nicemu.cli import main
+from nicemu.compiler.target import EVERY, target_of
+from nicemu.device.image import KernelImage
+from nicemu.device.isa import provided
+from nicemu.device.machine import MACHINES
 from nicemu.dtypes import format_of
-from nicemu.image import KernelImage
-from nicemu.isa import provided
-from nicemu.machine import MACHINES
-from nicemu.target import EVERY, target_of
+from nicemu.ops.builtin import builtin, kernel
 
 ELEMENTS = ("float16", "bfloat16", "float32")
 PRESETS = ("wide", "per-hop", "per-add")

@@ -14,10 +14,10 @@ import pytest
 
 import nicemu
 from nicemu._nicemu import ffi, lib
+from nicemu.device.machine import MACHINES, Network
 from nicemu.errors import ArgumentError, CollectiveError, FileFormatError
-from nicemu.fabric import Fabric
-from nicemu.machine import MACHINES, Network
-from nicemu.timeline import SPAN, Span, _file_time
+from nicemu.network.fabric import Fabric
+from nicemu.network.timeline import SPAN, Span, _file_time
 from tests.fabrics import FAULTS, allreduce, streams, sums_up
 
 Event = dict[str, Any]

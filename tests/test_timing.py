@@ -18,8 +18,8 @@ import nicemu
 from nicemu import _core
 from nicemu._core import Cores
 from nicemu._nicemu import ffi
+from nicemu.device.machine import MACHINES, Timing
 from nicemu.errors import ArgumentError, FaultError
-from nicemu.machine import MACHINES, Timing
 from tests import rtl
 from tests.assemble import assemble
 from tests.encode import image

@@ -13,9 +13,9 @@ from click.testing import CliRunner
 
 import nicemu
 from nicemu import ArgumentError, FaultError, Nic
-from nicemu.builtin import builtin
 from nicemu.cli import main
-from nicemu.trace import Step, Trace
+from nicemu.ops.builtin import builtin
+from nicemu.ops.trace import Step, Trace
 
 GUIDE = Path(nicemu.__file__).parent / "guide" / "authoring.md"
 

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 import nicemu
-from nicemu import compile as compiler
-from nicemu.builtin import builtin
-from nicemu.compile import _Compilation
-from nicemu.op import ReduceOp, _AssemblySource
-from nicemu.target import EVERY
+from nicemu.compiler import compile as compiler
+from nicemu.compiler.compile import _Compilation
+from nicemu.compiler.target import EVERY
+from nicemu.ops.builtin import builtin
+from nicemu.ops.op import ReduceOp, _AssemblySource
 
 
 def soft() -> ReduceOp:

@@ -6,7 +6,7 @@ import pytest
 
 from nicemu import ArgumentError
 from nicemu._core import instructions
-from nicemu.words import code, operands, vtype, word
+from nicemu.device.words import code, operands, vtype, word
 from tests.assemble import assemble
 from tests.encode import rows
 

@@ -18,18 +18,18 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from nicemu.commands.console import DIFFERENT, count, progress, show_cores, show_rows
+from nicemu.device.image import PRESETS
 from nicemu.errors import ArgumentError
-from nicemu.image import PRESETS
 
 if TYPE_CHECKING:  # imported where used: help needs neither the core nor a reader
-    from nicemu.collective import Result
-    from nicemu.communicator import Communicator
+    from nicemu.collectives.collective import Result
+    from nicemu.collectives.communicator import Communicator
+    from nicemu.collectives.numerics import Report
+    from nicemu.collectives.partials import Partial
     from nicemu.dtypes import Format
     from nicemu.gradients import Gradients
-    from nicemu.numerics import Report
-    from nicemu.op import ReduceOp
+    from nicemu.ops.op import ReduceOp
     from nicemu.order import Order
-    from nicemu.partials import Partial
 
 __all__ = ["allreduce"]
 
@@ -219,11 +219,11 @@ def allreduce(
     with an exact reference that shares no code with the cores; that of an op of yours with the same
     op run on the host, and of one in assembly with that of the first worker.
     """
-    from nicemu.communicator import Communicator
-    from nicemu.fabric import Fabric
+    from nicemu.collectives.communicator import Communicator
     from nicemu.files import spare
     from nicemu.gradients import worker_files
-    from nicemu.opfile import find_op
+    from nicemu.network.fabric import Fabric
+    from nicemu.ops.opfile import find_op
 
     find = find_op(op)
     if files:
@@ -292,7 +292,7 @@ def _reduce(
     dtype: str | None,
 ) -> _Reduction:
     """Read, reduce, check, write."""
-    from nicemu.expected import as_bits, expected, reference_of
+    from nicemu.collectives.expected import as_bits, expected, reference_of
     from nicemu.gradients import Output, read_group
 
     group = read_group(paths, dtype)

@@ -1,7 +1,7 @@
 """`nicemu bench`: what things cost, in units that people know.
 
 Owns: the group, and the arguments of insn, op and nic.  Those of collectives are
-bench_collective's; what is measured is nicemu.bench's and its neighbours'.
+bench_collective's; what is measured is nicemu.bench.op's and its neighbours'.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ import click
 from nicemu.commands.bench_collective import collectives
 from nicemu.commands.console import progress
 from nicemu.commands.outputs import Outputs, answers
-from nicemu.image import PRESETS
-from nicemu.machine import MACHINES, Machine
+from nicemu.device.image import PRESETS
+from nicemu.device.machine import MACHINES, Machine
 
 if TYPE_CHECKING:  # imported where used: help needs no core
-    from nicemu.image import KernelImage
+    from nicemu.device.image import KernelImage
 
 __all__ = ["bench"]
 
@@ -58,7 +58,7 @@ def insn(
     as_csv: str | None,
 ) -> None:
     """Measure instructions of every class, by loops of one instruction."""
-    from nicemu.bench_insn import insn_costs
+    from nicemu.bench.insn import insn_costs
 
     which = MACHINES[machine]
     which = which if vlen is None else replace(which, vlen=vlen)
@@ -110,9 +110,9 @@ def op(
     over single elements. Without OP: sum, and where cores have vectors scalar_sum. Options may be
     given several times.
     """
-    from nicemu.bench import GIGA, LineRate, op_rates
-    from nicemu.bench_plot import picture, picture_format
-    from nicemu.target import target_of
+    from nicemu.bench.op import GIGA, LineRate, op_rates
+    from nicemu.bench.plot import picture, picture_format
+    from nicemu.compiler.target import target_of
 
     which = MACHINES[machine]
     machines = [replace(which, vlen=vlen) for vlen in vlens or (which.vlen,)]
@@ -170,10 +170,10 @@ def nic(
     Every port gets packets as fast as its link has them, or the device's slots are free; one of
     each port is reduced into one. Options of numbers may be given several times.
     """
-    from nicemu.bench import GIGA, LineRate
-    from nicemu.bench_nic import Load, nic_rates
-    from nicemu.bench_plot import picture_format, throughputs
-    from nicemu.fabric import MAX_WINDOW
+    from nicemu.bench.nic import Load, nic_rates
+    from nicemu.bench.op import GIGA, LineRate
+    from nicemu.bench.plot import picture_format, throughputs
+    from nicemu.network.fabric import MAX_WINDOW
 
     which = MACHINES[machine]
     machines = [replace(which, cores=n) for n in cores or (which.cores,)]
@@ -199,8 +199,8 @@ def _images(
     name: str, dtypes: Sequence[str], presets: Sequence[str], machine: Machine
 ) -> list[KernelImage]:
     """The images of an op that are asked for."""
-    from nicemu.bench_scalar import SCALAR_SUM, scalar_sum
-    from nicemu.opfile import find_op
+    from nicemu.bench.scalar import SCALAR_SUM, scalar_sum
+    from nicemu.ops.opfile import find_op
 
     if name == SCALAR_SUM:
         return [scalar_sum(*case) for case in product(dtypes or ELEMENTS, presets or (None,))]

@@ -1,7 +1,7 @@
-"""`nicemu bench allreduce` and its family: a command for each row of nicemu.collective.
+"""`nicemu bench allreduce` and its family: a command for each row of nicemu.collectives.collective.
 
 Owns: their arguments: nccl-tests', and those that say where.  What is measured is
-nicemu.bench_collective's.
+nicemu.bench.collective's.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from nicemu.collective import COLLECTIVES, Collective
+from nicemu.collectives.collective import COLLECTIVES, Collective
 from nicemu.commands.console import DIFFERENT, progress, size_of
 from nicemu.commands.outputs import Outputs, answers
-from nicemu.image import PRESETS
+from nicemu.device.image import PRESETS
 
 if TYPE_CHECKING:  # imported where used: help needs no core
     from nicemu.dtypes import Format
-    from nicemu.op import ReduceOp
+    from nicemu.ops.op import ReduceOp
 
 __all__ = ["collectives"]
 
@@ -156,8 +156,8 @@ def _run(
     check: int = 0,
 ) -> int:
     """Measure, show, and the exit code."""
-    from nicemu.bench_collective import MICRO, Repeats, Where, collective_times, sizes
-    from nicemu.bench_plot import bandwidths, picture_format
+    from nicemu.bench.collective import MICRO, Repeats, Where, collective_times, sizes
+    from nicemu.bench.plot import bandwidths, picture_format
 
     least = size_of(minbytes, "minbytes")
     most = max(LARGEST, least) if maxbytes is None else size_of(maxbytes, "maxbytes")
@@ -183,8 +183,8 @@ def _run(
 
 def _cases(datatype: str | None, op: str | None) -> list[tuple[Format, ReduceOp | None]]:
     """Formats and ops that are asked for."""
-    from nicemu.bench_collective import ALL_OPS, ALL_TYPES, type_of
-    from nicemu.opfile import find_op
+    from nicemu.bench.collective import ALL_OPS, ALL_TYPES, type_of
+    from nicemu.ops.opfile import find_op
 
     finds = [find_op(name) for name in (ALL_OPS if op == EVERY else (op,)) if name is not None]
     if datatype is None:

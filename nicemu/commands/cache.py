@@ -11,7 +11,7 @@ from contextlib import suppress
 import click
 
 from nicemu.commands.console import count
-from nicemu.image import cache_dir, cached_files
+from nicemu.device.image import cache_dir, cached_files
 
 __all__ = ["cache"]
 

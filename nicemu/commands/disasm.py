@@ -9,8 +9,8 @@ from pathlib import Path
 
 import click
 
+from nicemu.device.image import KernelImage
 from nicemu.errors import FileFormatError, ImageError
-from nicemu.image import KernelImage
 
 __all__ = ["disasm"]
 
@@ -19,7 +19,7 @@ __all__ = ["disasm"]
 @click.argument("file", type=click.Path())
 def disasm(file: str) -> None:
     """Print the code of an ELF executable or a kernel image as instructions."""
-    from nicemu.listing import listing
+    from nicemu.device.listing import listing
 
     code, labels = _code_of(Path(file))
     for address, data in code:
@@ -28,7 +28,7 @@ def disasm(file: str) -> None:
 
 def _code_of(path: Path) -> tuple[list[tuple[int, bytes]], dict[int, list[str]]]:
     """Stretches of code by address, and names of addresses."""
-    from nicemu.elf import is_elf, parse_elf, read_file
+    from nicemu.device.elf import is_elf, parse_elf, read_file
 
     data = read_file(path)
     labels: dict[int, list[str]] = {}

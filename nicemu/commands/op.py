@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from nicemu.commands.console import DIFFERENT
-from nicemu.image import PRESETS
-from nicemu.machine import MACHINES, Machine
+from nicemu.device.image import PRESETS
+from nicemu.device.machine import MACHINES, Machine
 
 if TYPE_CHECKING:  # imported where used: help needs no core
-    from nicemu.op import ReduceOp
+    from nicemu.ops.op import ReduceOp
 
 __all__ = ["op"]
 
@@ -54,7 +54,7 @@ def _machine(name: str, vlen: int | None) -> Machine:
 
 
 def _op(name: str, element: str | None) -> ReduceOp:
-    from nicemu.opfile import find_op
+    from nicemu.ops.opfile import find_op
 
     return find_op(name)(element or "float32")
 

@@ -14,9 +14,9 @@ from typing import Any, TypeVar
 
 import click
 
+from nicemu.device.machine import MACHINES
 from nicemu.errors import ArgumentError
 from nicemu.files import WholeFile
-from nicemu.machine import MACHINES
 
 __all__ = ["Outputs", "answers"]
 

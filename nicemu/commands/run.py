@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from nicemu.commands.console import show_cores, size_of
+from nicemu.device.machine import MACHINES
 from nicemu.errors import ArgumentError, FileFormatError
-from nicemu.machine import MACHINES
 
 if TYPE_CHECKING:  # imported where used: help needs no core
-    from nicemu.bare import Outcome
-    from nicemu.perf import Perf
+    from nicemu.device.bare import Outcome
+    from nicemu.device.perf import Perf
 
 __all__ = ["run"]
 
@@ -59,9 +59,9 @@ def run(
 
     All cores start at the entry in M-mode. The exit status is the program's, at most 125.
     """
-    from nicemu import bare
-    from nicemu.elf import load_elf
-    from nicemu.perf import Perf
+    from nicemu.device import bare
+    from nicemu.device.elf import load_elf
+    from nicemu.device.perf import Perf
 
     printed = bytearray()  # for --json everything, else the last byte
     out = sys.stdout.buffer

@@ -1,0 +1,1 @@
+"""Microbenchmarks: emulated time and cycles, in tables and pictures."""

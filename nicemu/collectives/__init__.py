@@ -1,0 +1,1 @@
+"""What ranks call, and what comes of it."""

@@ -1,0 +1,1 @@
+"""Frames, links and trees of devices, in virtual time."""

@@ -1,0 +1,72 @@
+"""Whether the cycles of an image depend on its data: then one call tells nothing of another.
+
+Owns: the data that is tried.  What an entry takes is nic's to count.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from nicemu.device.image import Entry, KernelImage
+from nicemu.device.machine import Machine
+from nicemu.device.nic import Nic
+from nicemu.dtypes import Item
+from nicemu.errors import ArgumentError, FaultError
+
+__all__ = ["check_steady"]
+
+COUNT = 65  # items: a vector register and one more
+PATTERNS = 4  # of random bits, with which everything is tried
+
+
+def check_steady(image: KernelImage, machine: Machine) -> None:
+    """See to it that a call takes as many cycles whatever its data, and whatever ran before.
+
+    Every entry is tried with zeros, ones and random bits.
+
+    Raises:
+        ArgumentError: it does not; it names the entry.
+    """
+    nic = Nic(machine, threads=1, cycles=True)
+    nic.load(image)
+    formats = image.formats
+    for entry in image.entries:
+        does = Entry.of(entry)
+        if does.payloads > machine.max_fan_in:
+            continue
+        payload = formats.partial if does.partials else formats.element
+        found: set[int] = set()
+        for accumulators, payloads in zip(
+            _patterns(formats.accumulator), _patterns(payload), strict=True
+        ):
+            try:
+                call = nic.handle(
+                    entry, [payloads] * does.payloads, accumulator=accumulators, count=COUNT
+                )
+            except FaultError as error:
+                raise ArgumentError(
+                    f"{entry} of {image.op} traps on some data ({error}): use time='packet'"
+                ) from error
+            assert call.cycles is not None
+            found.add(call.cycles.total)
+        if len(found) > 1:
+            raise ArgumentError(
+                f"{entry} of {image.op} takes {min(found)} to {max(found)} cycles for {COUNT} "
+                "items, by their values or by what the core did before: use time='packet'"
+            )
+
+
+def _patterns(item: Item) -> Iterator[np.ndarray]:
+    """Arrays to try, shape (COUNT,), of the item's dtype."""
+    yield np.zeros(COUNT, item.dtype)
+    yield np.ones(COUNT, item.dtype)
+    for seed in range(PATTERNS):
+        out = np.zeros(COUNT, item.dtype)
+        for name, row in item.fields:
+            field = out[name] if name else out
+            bits = np.random.default_rng(seed).bytes(COUNT * row.size)
+            raw = np.frombuffer(bits, row.dtype if row.kind != "bool" else np.uint8)
+            field[...] = raw if row.kind != "bool" else raw % 2
+        yield out
