@@ -221,14 +221,6 @@ def test_a_clock_that_is_too_fast_is_found_out(name: str, monkeypatch: pytest.Mo
         timed(name, 1 << 20, where=where)
 
 
-def test_what_takes_no_time_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    right = bench_collective._Bench._run
-    monkeypatch.setattr(
-        bench_collective._Bench, "_run", lambda *args: replace(right(*args), time=None)
-    )
-    refused(bench("barrier"), "algorithm in-network: takes no time")
-
-
 #: of 8 ranks in "cards": what crosses the link of rank 1, of nic0 and of the leaf
 CROSSING = {
     "allreduce": (1, 1, None),

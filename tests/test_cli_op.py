@@ -104,6 +104,9 @@ def test_disasm(ops: Path) -> None:
     assert re.search(r"vfsqrt\.v .* ; ops\.py:14: return math\.sqrt\(a\)$", shown, re.M)
     assert re.search(r"vfmul\.vv .* ; beside\.py:2: return x \* x$", shown, re.M)  # a helper's
     assert not re.search(r"vle16\.v .*;", shown)
+    scalar = nicemu("op", "disasm", "max", "--element", "i32", "--machine", "cv32e40p").stdout
+    assert "vsetvli" in nicemu("op", "disasm", "max", "--element", "i32").stdout
+    assert "vsetvli" not in scalar and "c.jr ra" in scalar
     rows = json.loads(nicemu("op", "disasm", "sum", "--element", "f16", "--json").stdout)
     assert rows[0]["address"] == 0 and rows[0]["labels"]
 

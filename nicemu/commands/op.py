@@ -110,9 +110,18 @@ def cost(
 
 @op.command()
 @_about
-def disasm(name: str, element: str | None, preset: str | None, as_json: bool) -> None:
+@_on
+def disasm(
+    name: str,
+    element: str | None,
+    preset: str | None,
+    machine: str,
+    vlen: int | None,
+    as_json: bool,
+) -> None:
     """Print the code of an op, and the lines of its source beside it."""
-    found = _op(name, element).disasm(element=element, preset=preset)
+    which = _machine(machine, vlen)
+    found = _op(name, element).disasm(which, element=element, preset=preset)
     click.echo(json.dumps([asdict(row) for row in found.rows], indent=2) if as_json else str(found))
 
 
