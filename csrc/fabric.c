@@ -1,5 +1,5 @@
 /* fabric.c: memory, nodes, links, and the loop of events.  Groups are in party.c,
- * their collectives in exchange.c. */
+ * their collectives in exchange.c; collectives by hosts in relay.c. */
 #include "fabric.h"
 #include "stream.h"
 
@@ -331,7 +331,8 @@ int nicemu_fabric_open(const nicemu_fabric_config *config, nicemu_fabric **out)
     if (config->planes < 1 || config->planes > PLANES || config->mtu < NICEMU_MIN_MTU ||
         config->mtu > MAX_MTU || !config->timeout || config->timeout > LONGEST ||
         config->max_resends < 2 || config->software > LONGEST || !costs_sound(&config->hosts) ||
-        config->host_cores > MAX_HARTS)
+        config->host_cores > MAX_HARTS ||
+        (config->hosts.cluster && config->host_cores % config->hosts.cluster))
         return NICEMU_EINVAL;
     struct nicemu_fabric *f = calloc(1, sizeof *f);
     if (!f)

@@ -1,5 +1,5 @@
 /* fabric.h: hosts, devices, links and the clock put together.
- * Owns: all memory of a fabric, which node is where, the loop of events, collectives by hosts, what
+ * Owns: all memory of a fabric, which node is where, the loop of events, what
  * is done when a plane dies or a collective fails.  What a station does with a frame belongs to
  * host.c and device.c. */
 #ifndef NICEMU_FABRIC_H

@@ -42,9 +42,11 @@ def compiles_across_files() -> bool:
             return False
 
 
+across = [ACROSS_FILES] if compiles_across_files() else []
+
+
 def flags(variable: str, *base: str) -> list[str]:
     """Flags for the compiler or linker; those of the environment variable come last."""
-    across = [ACROSS_FILES] if compiles_across_files() else []
     return [*base, *across, *os.environ.get(variable, "").split()]
 
 

@@ -12,6 +12,9 @@
 #include "buffer.h"
 #include "nicemu.h"
 #include "packet.h"
+#include "path.h"
+
+_Static_assert((int)NICEMU_STAGES == (int)STAGES, "rows of stage.def");
 
 enum {
     PLANES = 2,

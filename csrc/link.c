@@ -1,5 +1,6 @@
 /* link.c: see link.h. */
 #include "link.h"
+#include "path.h"
 
 /* splitmix64's output function: neighbouring inputs give unrelated outputs. */
 static u64 mix(u64 x)
@@ -84,7 +85,6 @@ struct fate link_send(struct link *l)
 
 struct departure link_depart(struct link *l, u64 bytes, u64 now)
 {
-    enum { FEMTOSECONDS = 1000 };
     u64 start = l->free_at > now ? l->free_at : now;
     l->free_at = start + (bytes + l->config.overhead) * l->config.byte_time / FEMTOSECONDS;
     return (struct departure){start, l->free_at};

@@ -446,6 +446,8 @@ enum {
     NICEMU_CAPTURED = 5 /* much has been captured: take it */
 };
 
+enum { NICEMU_STAGES = 9 }; /* rows of stage.def */
+
 typedef struct {
     uint32_t kind; /* NICEMU_IDLE... */
     uint32_t group, seq; /* which collective; group 0: which relay */
@@ -458,11 +460,10 @@ typedef struct {
     uint64_t status; /* FAILED by a handler that returned it */
     nicemu_stop stop; /* FAILED by a handler: how it ended */
     uint64_t at; /* virtual time */
-    uint64_t spent[9]; /* DONE: on the longest way to its end, by row of stage.def */
+    uint64_t spent[NICEMU_STAGES]; /* DONE: on the longest way to its end, by row of stage.def */
     uint64_t workers[16]; /* FAILED: bit w = worker w is missing, or (where none is) waiting */
 } nicemu_event;
 
-enum { NICEMU_STAGES = 9 };
 /* The name of a row of stage.def; NULL past the last. */
 const char *nicemu_stage_name(uint32_t i);
 
@@ -531,7 +532,8 @@ typedef struct {
 /* Start it, on a timed fabric whose links lose, repeat and change nothing: its number. */
 int nicemu_relay_start(nicemu_fabric *fabric, const nicemu_relay *relay);
 
-/* Of all collectives in flight: their chunks, and how many some worker still waits for. */
+/* Of all collectives in flight: their chunks, and how many some worker still waits for; of relays
+ * their frames, and how many are not merged or stored. */
 void nicemu_fabric_progress(const nicemu_fabric *fabric, uint64_t *chunks, uint64_t *left);
 /* Let virtual time go on until something is to be reported: at most max_events events, and none
  * after `until`. */

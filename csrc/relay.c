@@ -446,6 +446,13 @@ static bool go_on(struct nicemu_fabric *f, struct trip *t)
     return depart_at(f, t, at);
 }
 
+/* One that has failed is there until none of its frames will come back. */
+static void free_failed(struct nicemu_fabric *f, struct relay *r)
+{
+    if (r->failed && !r->trips)
+        relay_free(f, r);
+}
+
 bool relay_go_on(struct nicemu_fabric *f, enum event_kind kind, struct trip *t)
 {
     struct relay *r = t->relay;
@@ -453,17 +460,15 @@ bool relay_go_on(struct nicemu_fabric *f, enum event_kind kind, struct trip *t)
         land(f, t);
     if (r->failed) {
         trip_free(f, t);
-        if (!r->trips)
-            relay_free(f, r);
+        free_failed(f, r);
         return true;
     }
-    if (kind == EVENT_ARRIVES)
-        return go_on(f, t);
-    if (kind == EVENT_LEAVES)
-        return depart(f, t);
-    if (kind == EVENT_TAKEN)
-        return taken(f, t);
-    return merged(f, t);
+    bool good = kind == EVENT_ARRIVES  ? go_on(f, t)
+                : kind == EVENT_LEAVES ? depart(f, t)
+                : kind == EVENT_TAKEN  ? taken(f, t)
+                                       : merged(f, t);
+    free_failed(f, r);
+    return good;
 }
 
 void relay_end(struct nicemu_fabric *f, struct relay *r)
@@ -489,6 +494,22 @@ static bool is_host(const struct nicemu_fabric *f, u32 node)
     return node && node <= f->nodes && f->node[node]->host;
 }
 
+static u32 root_of(const struct nicemu_fabric *f, u32 node, u32 plane)
+{
+    while (f->node[node]->parent[plane] != NOWHERE)
+        node = f->node[node]->parent[plane];
+    return node;
+}
+
+/* Is there a way from host to host, on every plane? */
+static bool connected(const struct nicemu_fabric *f, u32 from, u32 to)
+{
+    for (u32 plane = 0; plane < f->config.planes; plane++)
+        if (root_of(f, from, plane) != root_of(f, to, plane))
+            return false;
+    return true;
+}
+
 static bool sound(const struct nicemu_fabric *f, const nicemu_relay *what)
 {
     for (u32 i = 0; i < f->cables; i++) {
@@ -499,9 +520,10 @@ static bool sound(const struct nicemu_fabric *f, const nicemu_relay *what)
     u64 frames = 0;
     for (u32 i = 0; i < what->n; i++) {
         const nicemu_relayed *m = &what->messages[i];
-        if (!is_host(f, m->from) || !is_host(f, m->to) || !m->count || !m->chunk ||
-            m->chunk > MAX_MTU || m->taken > 2 * MAX_MTU || m->count > 1ull << 48 ||
-            m->element > 1ull << 48 || (u64)m->chunk * m->bytes > f->config.mtu)
+        if (!is_host(f, m->from) || !is_host(f, m->to) || !connected(f, m->from, m->to) ||
+            !m->count || !m->chunk || m->chunk > MAX_MTU || m->taken > 2 * MAX_MTU ||
+            m->count > 1ull << 48 || m->element > 1ull << 48 ||
+            (u64)m->chunk * m->bytes > f->config.mtu)
             return false;
         u64 n = (m->count + m->chunk - 1) / m->chunk;
         frames += n;
@@ -597,15 +619,19 @@ int nicemu_relay_start(nicemu_fabric *f, const nicemu_relay *what)
     f->relay = r;
     const struct path start = {.end = f->clock.now};
     int number = (int)r->number;
-    if (!r->left)
+    if (!r->left) {
         relay_end(f, r);
+        return number;
+    }
     for (u32 i = 0; i < what->n; i++)
         r->message[i].posted = f->clock.now + f->config.software; /* what awaits none */
     for (u32 i = 0; i < what->n; i++)
         for (u32 k = 0; k < r->message[i].frames; k++)
             if (!r->waiting[r->message[i].first + k].before && !leave(f, r, i, k, 0, &start, 0)) {
                 r->failed = true; /* its frames go when their time comes */
+                free_failed(f, r);
                 return NICEMU_ENOMEM;
             }
+    free_failed(f, r);
     return number;
 }

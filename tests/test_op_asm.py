@@ -18,10 +18,10 @@ from nicemu import (
     OpError,
     ReduceOp,
     StatusError,
-    clang,
     kernel,
     reduce_op,
 )
+from nicemu.compiler import clang
 
 pytest.importorskip("ziglang", reason="pip install 'nicemu[c]'")
 

@@ -21,9 +21,9 @@ from nicemu import (
     OpError,
     ReduceOp,
     StatusError,
-    clang,
     reduce_op,
 )
+from nicemu.compiler import clang
 from nicemu.compiler.c_ir import _MATH, _SINGLE
 
 pytest.importorskip("ziglang", reason="pip install 'nicemu[c]'")

@@ -260,6 +260,16 @@ def test_a_link_that_is_down_ends_it() -> None:
         assert w.fabric.counters().under_way == 0
 
 
+def test_of_one_that_failed_nothing_is_left() -> None:
+    """Where all of its frames are cut at their first link there is no event after that."""
+    w = world(2, "star")
+    w.fabric.kill("rank0", None)
+    with pytest.raises(CollectiveError):
+        w.start("broadcast", streams(2, 5000)[0]).wait()
+    w.fabric.run()
+    assert w.fabric.progress() == (0, 0)
+
+
 @pytest.mark.parametrize("fault", ["loss", "duplicate", "corrupt"])
 def test_links_that_are_not_clean_are_refused(fault: str) -> None:
     fabric = nicemu.Fabric(2, "star", time="packet", **{fault: 0.1})  # type: ignore[arg-type]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import numpy as np
@@ -56,9 +55,8 @@ def test_every_count_and_preset_has_cycles_of_its_own(algorithm: str) -> None:
 
 
 def test_64_nodes_of_4_cards() -> None:
-    """1 MiB each, which nobody has to have: in seconds of the host."""
+    """1 MiB each, which nobody has to have."""
     shape = np.broadcast_to(np.zeros(1, nicemu.bfloat16), (1 << 19,))
-    begin = time.perf_counter()
     times = {}
     for algorithm in EVERY:
         fabric = nicemu.Fabric(256, "cards", time="only", mtu=4096)
@@ -67,7 +65,6 @@ def test_64_nodes_of_4_cards() -> None:
         times[algorithm] = result.time
         assert result.bound < result.time < 0.01
     assert times["halving-doubling"] < times["ring"]
-    assert time.perf_counter() - begin < 120
 
 
 def halved(a: float, b: float) -> float:
@@ -86,6 +83,19 @@ def test_an_op_whose_cycles_depend_on_data_is_refused() -> None:
         with pytest.raises(ArgumentError, match=r"of halved takes .* cycles for 65 items, by"):
             world.allreduce([np.ones(10, np.float32)] * 2, op)
         assert world.allreduce([np.ones(10, np.float32)] * 2).time is not None  # others go on
+
+
+def test_an_op_whose_cycles_depend_on_the_rank_is_refused() -> None:
+    def once_for_each_rank_before(x: int, ctx: nicemu.Context) -> int:
+        for _ in range(ctx.rank):
+            x = (x * 3) ^ 5
+        return x
+
+    op = nicemu.reduce_op(lambda a, b: a + b, name="odd", element="int32")
+    op.lift(once_for_each_rank_before)
+    scalar = MACHINES["cv32e40p"]
+    with pytest.raises(ArgumentError, match="first of odd takes"):
+        check_steady(op.image(machine=scalar), scalar)
 
 
 def test_a_machine_with_an_instruction_cache_is_refused() -> None:

@@ -2,7 +2,7 @@
 
 Owns: the load (a star of workers that send as fast as links and slots let them), and what follows
 from the records of what happened when.  Those are the fabric's (Fabric.record), line rates and
-shares are bench's.
+shares are bench.op's.
 """
 
 from __future__ import annotations

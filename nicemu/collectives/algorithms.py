@@ -2,7 +2,8 @@
 
 Owns: which rank merges what with what, and in which order; the messages that spread a result.
 Every addition is a handler call on the cores of the Nic of the rank that makes it: what arrives
-from another is a partial sum, what a rank has of its own are elements.  Who needs the result is
+from another is a partial sum, what a rank has of its own are elements.  Where only times are asked
+for nothing is added, and one Nic tells how long each kind of merge takes.  Who needs the result is
 collective's question, how long messages take the fabric's.
 """
 
@@ -24,10 +25,10 @@ from nicemu.order import Order, Path, leaves
 __all__ = [
     "ALGORITHMS",
     "Algorithm",
+    "Counted",
     "Hosts",
     "Piece",
     "Pieces",
-    "Repeats",
     "around",
     "doubling",
     "halving_doubling",
@@ -163,7 +164,7 @@ class Hosts:
         return Nic(self._machine, threads=1, simd=self._simd, cycles=self._cycles)
 
 
-class Repeats:
+class Counted:
     """In place of :class:`Hosts`: merges that compute nothing, and take the cycles of the first one
     of their kind.  Their pieces have no values, and no names of who merged.
     """

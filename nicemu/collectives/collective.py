@@ -237,8 +237,7 @@ class Result(Tabled):
             "wire", "PCIe", "hops", "DMA", "core", "queueing", "device", "timers", "software".  Of
             collectives that overlap, the way may begin in one before.
         bound: the least time that it could take, see
-            :func:`nicemu.collectives.least.bound_of`, where the fabric is timed and nothing is
-            lost.
+            :func:`nicemu.collectives.least.bound_of`, where the fabric is timed.
         seconds: host time from its start to its end.
     """
 

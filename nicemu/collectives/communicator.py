@@ -18,7 +18,7 @@ from typing import Self, TypeAlias, TypedDict, Unpack
 import numpy as np
 
 from nicemu.arguments import flag, function, instance, known, whole, wholes
-from nicemu.collectives.algorithms import ALGORITHMS, Hosts, Piece, Pieces, Repeats, nothing_merged
+from nicemu.collectives.algorithms import ALGORITHMS, Counted, Hosts, Piece, Pieces, nothing_merged
 from nicemu.collectives.collective import COLLECTIVES, Arrays, Collective, Out, Result, staged
 from nicemu.collectives.least import Job, bound_of
 from nicemu.collectives.partials import Partial, Share, gather
@@ -267,8 +267,8 @@ class Communicator:
         self._open = True
         self.ranks = len(self._group.ranks)
         timed, machine = self.fabric.network is not None, self.fabric.machine
-        self._hosts: Hosts | Repeats = (
-            Repeats(machine)
+        self._hosts: Hosts | Counted = (
+            Counted(machine)
             if self.fabric.timing_only
             else Hosts(machine, simd=self.fabric.simd, cycles=timed)
         )

@@ -240,7 +240,7 @@ def allreduce(
             raise ArgumentError(f"{flag} '-': it goes to a file, not to standard output: name one")
         if written is not None:
             spare(chain(*groups), Path(written))
-    if pcap is not None and pcap == trace:
+    if pcap is not None and trace is not None and Path(pcap).resolve() == Path(trace).resolve():
         raise ArgumentError(f"--pcap and --trace {trace!r}: name two files")
     done: list[_Reduction] = []
     options: dict[str, Any] = {"seed": seed, "loss": loss, "capture": pcap, "trace": trace}

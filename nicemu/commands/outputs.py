@@ -10,6 +10,7 @@ import io
 import json
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any, TypeVar
 
 import click
@@ -43,10 +44,11 @@ class Outputs:
     def __init__(self, stack: ExitStack, paths: Mapping[str, str | None]) -> None:
         """Reserve them: kind -> path, or None where it is not asked for."""
         asked = {kind: path for kind, path in paths.items() if path is not None}
-        twice = sorted(path for path in asked.values() if list(asked.values()).count(path) > 1)
+        where = [path if path == STDOUT else str(Path(path).resolve()) for path in asked.values()]
+        twice = [path for path, file in zip(asked.values(), where, strict=True)
+                 if where.count(file) > 1]  # fmt: skip
         if twice:
             raise ArgumentError(f"--{' and --'.join(asked)} {twice[0]!r}: name two files")
-        self.kinds = set(asked)
         self._files = {
             kind: None if path == STDOUT else stack.enter_context(WholeFile(path))
             for kind, path in asked.items()

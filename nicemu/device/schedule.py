@@ -37,7 +37,8 @@ class Scheduling:
         home: a message has a home cluster, its number modulo the clusters, which takes its packets
             while it has room; else the cluster with the fewest does, of several the first.
         in_flight: packets that a cluster has room for, waiting or at work.
-        buffer: bytes of each cluster's packets in its scratchpad, used one after the other.
+        buffer: bytes of each cluster's packets in its scratchpad, used one after the other: where
+            packets lie.  What bounds how many are there is ``in_flight``.
     """
 
     name: str
@@ -185,7 +186,7 @@ class _Device:
         self._ready: dict[int, deque[_Job]] = {}  # message: its packets; whose turn it is, first
         self._events: list[tuple[int, _What, int, _Job]] = []
         self._numbers = count()
-        self._served: dict[int, Service] = {}  # by the packet's place
+        self._served: dict[int, Service] = {}  # by the job's id
 
     def run(self, packets: Iterable[Packet]) -> list[Service]:
         jobs = [_Job(packet) for packet in packets]

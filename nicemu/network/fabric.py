@@ -1,8 +1,9 @@
 """The fabric: workers, devices and links in a tree, and the virtual time in which frames travel.
 
-Owns: building a tree in the C core, groups, tickets of exchanges, the loop that lets virtual time
-pass, capture.  An exchange's arrays are exchange's; what a collective is, and what users see of it,
-collective's and communicator's; how frames, slots and links behave is csrc's.
+Owns: building a tree in the C core, groups, tickets of exchanges and of relays, the loop that lets
+virtual time pass, the files of capture and timeline.  An exchange's arrays are exchange's; what a
+collective is, and what users see of it, collective's and communicator's; how frames, slots and
+links behave is csrc's.
 
 Times are seconds of virtual time; they have nothing to do with how long the host takes.
 """
@@ -419,7 +420,7 @@ class Fabric:
                 cycles are counted, those between hosts too; results say what their time was spent
                 on.  Bits are the same.  "only": the same times of collectives that compute nothing:
                 a handler call takes the cycles of the first one of its entry and its count.
-            network: with time="packet", the links; in the topology "cards", those of workers are
+            network: with a ``time``, the links; in the topology "cards", those of workers are
                 PCIe.
             detection: seconds from a link's going down to its ends' knowing.
             max_resends: of a chunk by a worker, before its collective ends with an error: 2 or
@@ -431,7 +432,7 @@ class Fabric:
             simd: host path of the cores.
             capture: file to which all frames that are sent are written; it appears on
                 :meth:`close`.
-            trace: with time="packet", file for a timeline of links, devices and cores, which
+            trace: with a ``time``, file for a timeline of links, devices and cores, which
                 ui.perfetto.dev shows; it appears on :meth:`close`.
 
         Raises:
@@ -739,7 +740,8 @@ class Fabric:
             pass
 
     def progress(self) -> tuple[int, int]:
-        """Of all exchanges in flight: chunks whose result all workers have, and all chunks."""
+        """Of all collectives in flight: chunks whose result all workers have, and all chunks;
+        by the hosts, frames of messages that have been taken, and all of them."""
         chunks, left = ffi.new("uint64_t *"), ffi.new("uint64_t *")
         with self._lock:
             lib.nicemu_fabric_progress(self._fabric, chunks, left)

@@ -1,4 +1,4 @@
-"""Whether the cycles of an image depend on its data: then one call tells nothing of another.
+"""Whether the cycles of an image depend on data or context: then one call tells nothing of another.
 
 Owns: the data that is tried.  What an entry takes is nic's to count.
 """
@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from nicemu.device.image import Entry, KernelImage
+from nicemu.device.image import Context, Entry, KernelImage
 from nicemu.device.machine import Machine
 from nicemu.device.nic import Nic
 from nicemu.dtypes import Item
@@ -17,14 +17,14 @@ from nicemu.errors import ArgumentError, FaultError
 
 __all__ = ["check_steady"]
 
-COUNT = 65  # items: a vector register and one more
+COUNT = 65  # items, an odd number of them
 PATTERNS = 4  # of random bits, with which everything is tried
 
 
 def check_steady(image: KernelImage, machine: Machine) -> None:
     """See to it that a call takes as many cycles whatever its data, and whatever ran before.
 
-    Every entry is tried with zeros, ones and random bits.
+    Every entry is tried with zeros, ones and random bits, each with another context.
 
     Raises:
         ArgumentError: it does not; it names the entry.
@@ -38,12 +38,16 @@ def check_steady(image: KernelImage, machine: Machine) -> None:
             continue
         payload = formats.partial if does.partials else formats.element
         found: set[int] = set()
-        for accumulators, payloads in zip(
-            _patterns(formats.accumulator), _patterns(payload), strict=True
+        for accumulators, payloads, context in zip(
+            _patterns(formats.accumulator), _patterns(payload), _contexts(), strict=True
         ):
             try:
                 call = nic.handle(
-                    entry, [payloads] * does.payloads, accumulator=accumulators, count=COUNT
+                    entry,
+                    [payloads] * does.payloads,
+                    accumulator=accumulators,
+                    count=COUNT,
+                    context=context,
                 )
             except FaultError as error:
                 raise ArgumentError(
@@ -56,6 +60,15 @@ def check_steady(image: KernelImage, machine: Machine) -> None:
                 f"{entry} of {image.op} takes {min(found)} to {max(found)} cycles for {COUNT} "
                 "items, by their values or by what the core did before: use time='packet'"
             )
+
+
+def _contexts() -> Iterator[Context]:
+    """One for each pattern: neighbouring and distant numbers, odd and even."""
+    for i in range(2 + PATTERNS):
+        yield Context(
+            contributors=1 + i, rank=i, device=i, child=i, seq=i, chunk=i, group=1 + i,
+            element=i * (COUNT + 2), seed=i,
+        )  # fmt: skip
 
 
 def _patterns(item: Item) -> Iterator[np.ndarray]:
