@@ -132,7 +132,7 @@ def test_open_elements_are_asked_for(ops: Path) -> None:
         ("def f():\n    return f()\nf()\n", ":2: RecursionError"),
         ("open('/nowhere/at/all')\n", ":1:"),
         ("mine = 3\n", "is int and no reduce op: define one"),
-        ("\0", "SyntaxError"),
+        ("\0", "null bytes"),
         ("", "is no reduce op: define one"),
     ],
 )
