@@ -94,7 +94,7 @@ def test_an_op_whose_cycles_depend_on_the_rank_is_refused() -> None:
     op = nicemu.reduce_op(lambda a, b: a + b, name="odd", element="int32")
     op.lift(once_for_each_rank_before)
     scalar = MACHINES["cv32e40p"]
-    with pytest.raises(ArgumentError, match="first of odd takes"):
+    with pytest.raises(ArgumentError, match="acc of odd takes"):
         check_steady(op.image(machine=scalar), scalar)
 
 

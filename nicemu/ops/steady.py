@@ -32,7 +32,7 @@ def check_steady(image: KernelImage, machine: Machine) -> None:
     nic = Nic(machine, threads=1, cycles=True)
     nic.load(image)
     formats = image.formats
-    for entry in image.entries:
+    for entry in sorted(image.entries):  # in one order, however the image came to be
         does = Entry.of(entry)
         if does.payloads > machine.max_fan_in:
             continue
