@@ -16,7 +16,7 @@ import pytest
 from numpy.lib.stride_tricks import as_strided
 
 import nicemu
-from nicemu import ArgumentError, Communicator, Fabric, Partial, WorkerLostError
+from nicemu import ArgumentError, Communicator, Fabric, Partial, ReduceOp, WorkerLostError
 from nicemu.collectives.algorithms import ALGORITHMS
 from nicemu.collectives.collective import COLLECTIVES
 from nicemu.collectives.partials import Share
@@ -509,6 +509,22 @@ def test_report_needs_what_it_compares() -> None:
         world.barrier().numerics(arrays)
     with pytest.raises(ArgumentError, match="no rank has an array"):
         world.barrier().whole()
+
+
+def test_a_report_alone_asks_for_the_built_in_op(monkeypatch: pytest.MonkeyPatch) -> None:
+    arrays = normal(4, 10)
+    loaded = nicemu.kernel("sum", "bfloat16")
+    asked = []
+    make = ReduceOp.image
+
+    def made(op: ReduceOp, *args: Any) -> nicemu.KernelImage:
+        asked.append(op.name)
+        return make(op, *args)
+
+    monkeypatch.setattr(ReduceOp, "image", made)
+    result = Communicator(4).allreduce(arrays, op=loaded, partials=True)
+    assert (result.op, result.preset, asked) == ("sum", "wide", [])
+    assert result.numerics(arrays).levels and set(asked) == {"sum"}
 
 
 @pytest.mark.parametrize("time", ["packet", "only"])

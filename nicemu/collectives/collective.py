@@ -16,8 +16,11 @@ from numpy.lib.array_utils import byte_bounds
 
 from nicemu.collectives.numerics import Report, report
 from nicemu.collectives.partials import Partial, Share
+from nicemu.device.image import KernelImage
+from nicemu.device.machine import Machine
 from nicemu.errors import ArgumentError
 from nicemu.network.counters import FabricCounters
+from nicemu.ops.builtin import is_builtin
 from nicemu.order import Order
 from nicemu.tables import Table, Tabled
 
@@ -221,9 +224,8 @@ class Result(Tabled):
         values: an array per rank; None where a rank gets nothing, or with time="only".
         collective: its name.
         algorithm: "in-network", "ring" or "halving-doubling".
-        op: name of the reduce op; "" where nothing is reduced.
-        builtin: does it come with nicemu?
-        preset: of the numerics; "" likewise.
+        image: of the reduce op; None where nothing is reduced.
+        machine: of the devices.
         shares: for each stretch of the array, who merged whom; none where that was decided by
             arrival, or nothing was reduced.
         partials: device -> its partial sums, where they were asked for; lowest level first, from
@@ -244,9 +246,8 @@ class Result(Tabled):
     values: list[np.ndarray | None]
     collective: str
     algorithm: str
-    op: str
-    builtin: bool
-    preset: str
+    image: KernelImage | None
+    machine: Machine
     shares: tuple[Share, ...]
     partials: dict[str, Partial]
     payload_bytes: int
@@ -255,6 +256,16 @@ class Result(Tabled):
     spent: dict[str, float] | None
     bound: float | None
     seconds: float
+
+    @property
+    def op(self) -> str:
+        """Name of the reduce op; "" where nothing is reduced."""
+        return self.image.op if self.image else ""
+
+    @property
+    def preset(self) -> str:
+        """Of the numerics; "" where nothing is reduced."""
+        return self.image.preset if self.image else ""
 
     @property
     def order(self) -> Order:
@@ -283,8 +294,9 @@ class Result(Tabled):
         Raises:
             ArgumentError: partial sums were not asked for, the inputs are others, there is no
                 order, or the op is one of your own.
+            ImageError: the op of its name that comes with nicemu cannot be built.
         """
-        if self.op and not self.builtin:
+        if self.image and not is_builtin(self.image, self.machine):
             raise ArgumentError(
                 f"op {self.op!r} does not come with nicemu: what it gives exactly, its author knows"
             )

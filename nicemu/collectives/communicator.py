@@ -24,6 +24,7 @@ from nicemu.collectives.least import Job, bound_of
 from nicemu.collectives.partials import Partial, Share, gather
 from nicemu.compiler.target import target_of
 from nicemu.device.image import Context, KernelImage
+from nicemu.device.machine import Machine
 from nicemu.dtypes import item_of
 from nicemu.errors import (
     ArgumentError,
@@ -38,7 +39,7 @@ from nicemu.network.counters import FabricCounters
 from nicemu.network.exchange import Exchange, RawPartial
 from nicemu.network.fabric import MAX_RANKS, Fabric, Group, Passage, Ticket
 from nicemu.network.relay import Message, Relay
-from nicemu.ops.builtin import is_builtin, kernel
+from nicemu.ops.builtin import kernel
 from nicemu.ops.op import ReduceOp
 from nicemu.ops.steady import check_steady
 from nicemu.order import devices, leaves
@@ -159,7 +160,6 @@ class _Call:
     Attributes:
         record: which collective.
         image: the op; None where nothing is reduced.
-        builtin: does the op come with nicemu?
         inputs: per rank, flat and contiguous: the stretch ``gives[rank]`` of the whole array.
         outputs: per rank, likewise: where the stretch ``takes[rank]`` goes.
         context: of the whole array's first element.
@@ -169,7 +169,6 @@ class _Call:
 
     record: Collective
     image: KernelImage | None
-    builtin: bool
     inputs: list[np.ndarray]
     outputs: list[np.ndarray]
     gives: list[range]
@@ -272,7 +271,6 @@ class Communicator:
             if self.fabric.timing_only
             else Hosts(machine, simd=self.fabric.simd, cycles=timed)
         )
-        self._builtin: dict[bytes, bool] = {}  # code -> does its op come with nicemu?
         self._steady: set[bytes] = set()  # code whose cycles are known not to depend on data
         self._algorithm = self._checked_algorithm(algorithm)
         self._seq = 0
@@ -408,10 +406,10 @@ class Communicator:
             inputs = [np.ascontiguousarray(x).reshape(-1) for x in given]
             outputs = staged(inputs, gives, values, takes)
         context = Context(seq=self._seq & 0xFFFFFFFF, group=self.ranks, seed=seed)
-        own = image is not None and self._is_builtin(image)
-        call = _Call(record, image, own, inputs, outputs, gives, takes, context, root, partials)
+        call = _Call(record, image, inputs, outputs, gives, takes, context, root, partials)
         self._seq += 1
-        return Handle(partial(_finished, call, chosen, run(call), values, begin))
+        machine = self.fabric.machine
+        return Handle(partial(_finished, call, machine, chosen, run(call), values, begin))
 
     # ---- arguments -------------------------------------------------------------------------------
 
@@ -442,11 +440,6 @@ class Communicator:
             raise ArgumentError(f"arrays of {dtype}: the image of {op.op} takes {op.element}")
         target_of(self.fabric.machine).check(op)
         return op
-
-    def _is_builtin(self, image: KernelImage) -> bool:
-        if image.code not in self._builtin:
-            self._builtin[image.code] = is_builtin(image, self.fabric.machine)
-        return self._builtin[image.code]
 
     # ---- in the network --------------------------------------------------------------------------
 
@@ -659,6 +652,7 @@ def _told(pieces: Pieces, partials: bool) -> Generator[Partial, None, list[Piece
 
 def _finished(
     call: _Call,
+    machine: Machine,
     algorithm: str,
     work: Callable[[], _Work],
     values: list[np.ndarray | None],
@@ -677,9 +671,8 @@ def _finished(
         values=values,
         collective=call.record.name,
         algorithm=algorithm,
-        op=call.image.op if call.image else "",
-        builtin=call.builtin,
-        preset=call.image.preset if call.image else "",
+        image=call.image,
+        machine=machine,
         shares=outcome.shares,
         partials={},
         payload_bytes=outcome.payload_bytes,
