@@ -55,7 +55,7 @@ LEVELS: tuple[tuple[str, ...], ...] = (
     ("compiler.clang",),
     ("compiler.scalar",),
     ("compiler.kernels", "compiler.c_ir", "compiler.python_ir"),
-    ("compiler.vectors", "ops.samples"),
+    ("compiler.vectors", "ops.about", "ops.samples"),
     ("compiler.soft",),
     ("compiler.compile",),
     ("compiler.host", "ops.bounds", "compiler.assembly"),

@@ -24,9 +24,10 @@ from nicemu.device.machine import machine as machine_of
 from nicemu.device.nic import Nic, Stream
 from nicemu.dtypes import Format, Item, item_of
 from nicemu.errors import FaultError, StatusError
+from nicemu.ops.about import AboutImage
 from nicemu.ops.bounds import bounds
 from nicemu.ops.samples import edges, every, ordinary, simple
-from nicemu.tables import Table, Tabled
+from nicemu.tables import Table
 
 __all__ = ["Check", "Finding", "Law", "check"]
 
@@ -93,22 +94,15 @@ class Finding:
 
 
 @dataclass(frozen=True, repr=False)
-class Check(Tabled):
+class Check(AboutImage):
     """What was found out of an op.
 
     Attributes:
-        op, preset: of the image.
-        element: format of a worker's elements.
-        machine: that ran it.
         findings: static checks, memory, stack, all elements, and the host's bits.
         laws: of merge; none where the op does not run.
         notes: of the compiler.
     """
 
-    op: str
-    preset: str
-    element: str
-    machine: Machine
     findings: tuple[Finding, ...]
     laws: tuple[Law, ...]
     notes: tuple[str, ...]
@@ -144,11 +138,7 @@ class Check(Tabled):
 
     def tables(self) -> tuple[Table, ...]:
         """For people: what was found, and the laws of merge where any was tried."""
-        m = self.machine
-        head = (
-            f"{self.op} of {self.element}, {self.preset}, on {m.name} (VLEN {m.vlen}): "
-            f"{'good' if self.ok else 'not to be used'}"
-        )
+        head = f"{self.title}: {'good' if self.ok else 'not to be used'}"
         found = [(f.what, f.found, f.detail) for f in self.findings]
         found += [("note", "", note) for note in self.notes]
         laws = [

@@ -17,8 +17,9 @@ from nicemu.device.image import LEAVING, REDUCING, Entry, Formats, KernelImage
 from nicemu.device.machine import Machine
 from nicemu.device.nic import Nic
 from nicemu.errors import OpError
+from nicemu.ops.about import AboutImage
 from nicemu.ops.samples import ordinary
-from nicemu.tables import Table, Tabled
+from nicemu.tables import Table
 
 __all__ = ["Cost", "EntryCost", "cost"]
 
@@ -53,22 +54,15 @@ class EntryCost:
 
 
 @dataclass(frozen=True, repr=False)
-class Cost(Tabled):
+class Cost(AboutImage):
     """What each entry of an image costs on a machine, for full packets.
 
     Attributes:
-        op, preset: of the image.
-        element: format of a worker's elements.
-        machine: that ran it.
         payload: bytes of a full packet.
         entries: name -> what one call cost; fan-in variants that the machine has no use for are
             not there.
     """
 
-    op: str
-    preset: str
-    element: str
-    machine: Machine
     payload: int
     entries: Mapping[str, EntryCost]
 
@@ -102,9 +96,8 @@ class Cost(Tabled):
 
     def tables(self) -> tuple[Table, ...]:
         """For people: a row per entry."""
-        m = self.machine
         head = (
-            f"{self.op} of {self.element}, {self.preset}, on {m.name} (VLEN {m.vlen}): "
+            f"{self.title}: "
             f"{self.instructions_per_packet:,} instructions per packet of {self.payload:,} bytes, "
             f"{self.instructions_per_element:.3g} per element"
         )

@@ -19,8 +19,9 @@ from nicemu.device.image import Context, Entry, KernelImage
 from nicemu.device.machine import Machine
 from nicemu.device.nic import CODE, Nic
 from nicemu.errors import ArgumentError
+from nicemu.ops.about import AboutImage
 from nicemu.ops.samples import ordinary
-from nicemu.tables import Table, Tabled
+from nicemu.tables import Table
 
 __all__ = ["Step", "Trace", "trace"]
 
@@ -49,23 +50,16 @@ class Step:
 
 
 @dataclass(frozen=True, repr=False)
-class Trace(Tabled):
+class Trace(AboutImage):
     """A call of an entry.
 
     Attributes:
-        op, preset: of the image.
-        element: format of a worker's elements.
-        machine: that ran it.
         entry: its name.
         count: items of the chunk.
         status: that it returned, in words; "" for none.
         steps: in the order of execution.
     """
 
-    op: str
-    preset: str
-    element: str
-    machine: Machine
     entry: str
     count: int
     status: str
@@ -77,11 +71,8 @@ class Trace(Tabled):
 
     def tables(self) -> tuple[Table, ...]:
         """For people: a row per instruction."""
-        m = self.machine
-        head = (
-            f"{self.entry} of {self.op} of {self.element}, {self.preset}, on {m.name} (VLEN "
-            f"{m.vlen}): {self.count} items{self.status and f'; {self.status}'}"
-        )
+        status = self.status and f"; {self.status}"
+        head = f"{self.entry} of {self.title}: {self.count} items{status}"
         rows = [
             (f"{step.at:x}", step.text, _short(step.writes), step.source) for step in self.steps
         ]
