@@ -29,6 +29,7 @@ __all__ = [
     "Hosts",
     "Piece",
     "Pieces",
+    "Reduction",
     "around",
     "doubling",
     "halving_doubling",
@@ -108,6 +109,23 @@ class Algorithm:
     spread: Callable[[Sequence[Piece], Sequence[range], Give], None]
 
 
+@dataclass(frozen=True)
+class Reduction:
+    """What all merges of a collective have in common.
+
+    Attributes:
+        image: the op.
+        context: of handlers, for the array's first element.
+        payload: bytes of a full frame's payload.
+        relay: where a message is added for each, with counted cycles; None: nobody keeps time.
+    """
+
+    image: KernelImage
+    context: Context
+    payload: int
+    relay: Relay | None
+
+
 class Hosts:
     """The Nics of the ranks; each is made when it first adds.
 
@@ -124,40 +142,23 @@ class Hosts:
         self._nics: dict[int, tuple[Nic, KernelImage]] = {}
         self._lock = Lock()  # a Nic keeps its image from load to reduce
 
-    def merge(
-        self,
-        image: KernelImage,
-        context: Context,
-        payload: int,
-        relay: Relay | None,
-        rank: int,
-        pieces: Sequence[Piece],
-        last: bool,
-    ) -> Piece:
-        """A :data:`Merge` of an op: the context is that of the array's first element.
-
-        Args:
-            image: the op.
-            context: of handlers.
-            payload: bytes of a full frame's payload.
-            relay: where its message is added, with counted cycles; None: nobody keeps time.
-            rank, pieces, last: see :data:`Merge`.
-        """
+    def merge(self, of: Reduction, rank: int, pieces: Sequence[Piece], last: bool) -> Piece:
+        """A :data:`Merge` of a reduction."""
         start = pieces[0].start
         with self._lock:
             nic, loaded = self._nics.get(rank) or (self._nic(), None)
-            if loaded is not image:
-                nic.load(image)
-                self._nics[rank] = nic, image
+            if loaded is not of.image:
+                nic.load(of.image)
+                self._nics[rank] = nic, of.image
             done = nic.reduce(
                 [piece.stream() for piece in pieces],
-                payload=payload,
+                payload=of.payload,
                 leave="finish" if last else "emit",
-                context=replace(context, device=rank, element=context.element + start),
+                context=replace(of.context, device=rank, element=of.context.element + start),
             )
         names = {(i, *path): name for i, p in enumerate(pieces) for path, name in p.names.items()}
         names[()] = f"rank{rank}/{1 + max(piece.level for piece in pieces)}"
-        made = _made(relay, image, rank, pieces, done)
+        made = _made(of, rank, pieces, done)
         return Piece(rank, start, done.values, tuple(p.order for p in pieces), names, made)
 
     def _nic(self) -> Nic:
@@ -176,34 +177,25 @@ class Counted:
         self._known: dict[tuple[object, ...], ReduceResult] = {}
         self._lock = Lock()
 
-    def merge(
-        self,
-        image: KernelImage,
-        context: Context,
-        payload: int,
-        relay: Relay | None,
-        rank: int,
-        pieces: Sequence[Piece],
-        last: bool,
-    ) -> Piece:
+    def merge(self, of: Reduction, rank: int, pieces: Sequence[Piece], last: bool) -> Piece:
         """As :meth:`Hosts.merge`."""
         partials = tuple(piece.partial for piece in pieces)
-        key = (image.code, partials, payload, last, pieces[0].values.size)
+        key = (of.image.code, partials, of.payload, last, pieces[0].values.size)
         with self._lock:
             done = self._known.get(key)
             if done is None:
-                if self._loaded is not image:
-                    self._nic.load(image)
-                    self._loaded = image
+                if self._loaded is not of.image:
+                    self._nic.load(of.image)
+                    self._loaded = of.image
                 done = self._known[key] = self._nic.reduce(
                     [Stream(np.zeros_like(p.values), partial=p.partial) for p in pieces],
-                    payload=payload,
+                    payload=of.payload,
                     leave="finish" if last else "emit",
-                    context=context,
+                    context=of.context,
                 )
         order = tuple(piece.order for piece in pieces)
         values = np.broadcast_to(np.zeros((), done.values.dtype), done.values.shape)
-        made = _made(relay, image, rank, pieces, done)
+        made = _made(of, rank, pieces, done)
         return Piece(rank, pieces[0].start, values, order, {}, made)
 
 
@@ -219,19 +211,13 @@ def nothing_merged(relay: Relay) -> Merge:
     return merge
 
 
-def _made(
-    relay: Relay | None,
-    image: KernelImage,
-    rank: int,
-    pieces: Sequence[Piece],
-    done: ReduceResult,
-) -> int | None:
+def _made(of: Reduction, rank: int, pieces: Sequence[Piece], done: ReduceResult) -> int | None:
     """The message of a merge that a Nic has done; None where there is nothing, or no time."""
-    if relay is None or not done.values.size:
+    if of.relay is None or not done.values.size:
         return None
-    formats = image.formats
+    formats = of.image.formats
     sizes = [(formats.partial if piece.partial else formats.element).size for piece in pieces]
-    return _merging(relay, rank, pieces, sizes, done.chunk, done.packet_cycles)
+    return _merging(of.relay, rank, pieces, sizes, done.chunk, done.packet_cycles)
 
 
 def _merging(

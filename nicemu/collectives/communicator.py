@@ -18,7 +18,15 @@ from typing import Self, TypeAlias, TypedDict, Unpack
 import numpy as np
 
 from nicemu.arguments import flag, function, instance, known, whole, wholes
-from nicemu.collectives.algorithms import ALGORITHMS, Counted, Hosts, Piece, Pieces, nothing_merged
+from nicemu.collectives.algorithms import (
+    ALGORITHMS,
+    Counted,
+    Hosts,
+    Piece,
+    Pieces,
+    Reduction,
+    nothing_merged,
+)
 from nicemu.collectives.collective import COLLECTIVES, Arrays, Collective, Out, Result, staged
 from nicemu.collectives.least import Job, bound_of
 from nicemu.collectives.partials import Partial, Share, gather
@@ -573,19 +581,6 @@ class Communicator:
         """The finished pieces, where they are."""
         sent = 0
         relay = Relay() if self.fabric.network is not None else None
-
-        def merge(rank: int, pieces: Sequence[Piece], last: bool) -> Piece:
-            nonlocal sent
-            sent += sum(piece.values.nbytes for piece in pieces if piece.rank != rank)
-            assert call.image is not None
-            try:
-                return self._hosts.merge(
-                    call.image, call.context, self.fabric.mtu, relay, rank, pieces, last
-                )
-            except (FaultError, ImageError, StatusError) as error:
-                fault = error.fault if isinstance(error, FaultError) else None
-                raise CollectiveError(f"rank{rank}: {error}", fault=fault) from error
-
         how = ALGORITHMS[algorithm]
         if not call.record.carries:
             pieces = []
@@ -598,6 +593,17 @@ class Communicator:
                 for rank, (gives, values) in enumerate(zip(call.gives, call.inputs, strict=True))
             ]
         else:
+            reduction = Reduction(call.image, call.context, self.fabric.mtu, relay)
+
+            def merge(rank: int, pieces: Sequence[Piece], last: bool) -> Piece:
+                nonlocal sent
+                sent += sum(piece.values.nbytes for piece in pieces if piece.rank != rank)
+                try:
+                    return self._hosts.merge(reduction, rank, pieces, last)
+                except (FaultError, ImageError, StatusError) as error:
+                    fault = error.fault if isinstance(error, FaultError) else None
+                    raise CollectiveError(f"rank{rank}: {error}", fault=fault) from error
+
             pieces = yield from _told(how.reduce(call.inputs, merge), call.partials)
         return _Merged(pieces, sent, relay)
 
