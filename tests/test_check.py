@@ -318,8 +318,23 @@ def test_a_law_of_which_each_case_raises_is_not_tried() -> None:
         return a
 
     found = never.check()
-    assert found.commutative == found.associative == "not tried" and found.ok
+    assert found.commutative == found.associative == "not tried"
     assert law(found, "associative").cases == 0 and law(found, "associative").raised > 4096
+
+
+@pytest.mark.parametrize("passing", [0, 1])
+def test_an_op_of_which_no_pair_passes_is_not_good(passing: int) -> None:
+    @nicemu.reduce_op(element="int16")
+    def strict(a: Any, b: Any) -> Any:
+        if a * a + b * b >= passing:  # one pair has less than 1
+            raise ValueError("strict")
+        return a // (1 + b)
+
+    found = strict.check()
+    merge = finding(found, "merge")
+    assert found.ok == merge.good == bool(passing)
+    assert merge.detail.startswith("no pair passes: ") == (not passing)
+    assert ("not to be used" in str(found)) == (not passing)
 
 
 def test_a_format_without_ends_has_no_cases_of_them() -> None:

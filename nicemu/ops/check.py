@@ -98,7 +98,7 @@ class Check(AboutImage):
     """What was found out of an op.
 
     Attributes:
-        findings: static checks, memory, stack, all elements, and the host's bits.
+        findings: static checks, memory, stack, all elements, pairs of them, and the host's bits.
         laws: of merge; none where the op does not run.
         notes: of the compiler.
     """
@@ -319,7 +319,10 @@ def _elements(lab: _Lab, host: HostKernels | None, seed: int) -> list[Finding]:
         cases += values.size
         if what:
             said = tried if streams == [elements] else f"{values.size:,} pairs"
-            out.append(_told(lab, what, said, streams, values, statuses, item))
+            told = _told(lab, what, said, streams, values, statuses, item)
+            if what == "merge" and statuses.all():  # no two workers can be reduced
+                told = replace(told, detail=f"no pair passes: {told.detail}", good=False)
+            out.append(told)
     if host is None:
         detail = "assembly runs on cores only"
         out.append(Finding("same bits as on the host", "not asked", detail))
