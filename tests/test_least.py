@@ -11,7 +11,7 @@ import pytest
 import nicemu
 from nicemu.collectives import communicator
 from nicemu.collectives.algorithms import ALGORITHMS
-from nicemu.collectives.collective import COLLECTIVES
+from nicemu.collectives.collective import COLLECTIVES, Collective
 from nicemu.collectives.least import Bound
 from nicemu.device.machine import Network
 from nicemu.errors import TimingError
@@ -68,6 +68,54 @@ def test_wide_partial_sums_take_twice_the_uplinks() -> None:
     wide, narrow = (run("in-network", 16, "cards", 1 << 19, p).bound for p in ("wide", "per-hop"))
     assert wide is not None and narrow is not None
     assert wide == pytest.approx(2 * narrow, rel=0.1)
+
+
+def crossing(fabric: nicemu.Fabric, record: Collective, root: int, size: int) -> float:
+    """Seconds that the slowest link needs for what ranks on one side of it give and those on the
+    other side take, whoever adds what with whom.
+
+    Args:
+        fabric: a timed one.
+        record: the collective.
+        root: of reduce and broadcast.
+        size: bytes of the whole array.
+    """
+    ranks = set(range(fabric.ranks))
+    slowest = 0.0
+    for link in fabric.links():
+        device = fabric.devices.get(link.child)
+        below = set(device.ranks) if device else {int(link.child.removeprefix("rank"))}
+        for here, there in ((below, ranks - below), (ranks - below, below)):
+            given, taken = (  # the whole: an element for each rank
+                {one for rank in side for one in stretch(rank, len(ranks), root, len(ranks))}
+                for side, stretch in ((here, record.gives), (there, record.takes))
+            )
+            if part := len(given & taken) / len(ranks):
+                assert link.rate is not None
+                bits = 8 * size * part / fabric.planes
+                slowest = max(slowest, link.delay + bits / link.rate)
+    return slowest
+
+
+@pytest.mark.parametrize("topology", ["star", "cards", "tree(2)"])
+@pytest.mark.parametrize("algorithm", EVERY)
+@pytest.mark.parametrize("ranks", [2, 3, 5, 8])
+def test_it_is_no_less_than_what_has_to_cross_a_link(
+    algorithm: str, topology: str, ranks: int
+) -> None:
+    """Of any collective, for any root."""
+    fabric = nicemu.Fabric(ranks, topology, time="only", mtu=4096)
+    world = nicemu.Communicator(fabric, algorithm=algorithm)
+    array = np.broadcast_to(np.zeros((), np.float32), 30_000 * ranks)
+    for name, record in COLLECTIVES.items():
+        if not record.carries:
+            continue
+        size = array.nbytes * (ranks if name == "all_gather" else 1)
+        for root in range(ranks) if record.rooted else (0,):
+            given: Any = array if name == "broadcast" else [array] * ranks
+            result = world.start(name, given, root=root).wait()
+            assert result.bound is not None
+            assert 0 < crossing(fabric, record, root, size) < result.bound, (name, root)
 
 
 @pytest.mark.parametrize("topology", ["star", "cards", "tree(2)"])

@@ -7,8 +7,9 @@ queues: a time that is close to its bound is one that links decide.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from nicemu.collectives.collective import Collective
 from nicemu.device.image import KernelImage
@@ -150,7 +151,8 @@ def bound_of(fabric: Fabric, workers: Sequence[int], algorithm: str, job: Job) -
     A step of ``ring`` is from a rank to the next: n - 1 of a reduce-scatter, an all-gather or a
     broadcast, 2 (n - 1) of an allreduce, in each of which 1/n of the array leaves a rank (of a
     broadcast, all of it).  Of ``halving-doubling`` there are log2 n or 2 log2 n, in which 1/2, 1/4,
-    ... of the array leaves a rank, and one or two more where n is no power of two.
+    ... of the array leaves a rank, and one or two more where n is no power of two.  What reduce and
+    reduce_scatter have merged goes straight to those that take it.
 
     Args:
         fabric: a timed one.
@@ -213,6 +215,7 @@ def _in_network(ways: _Ways, job: Job) -> tuple[int, int]:
 
 
 # ---- by hosts ------------------------------------------------------------------------------------
+Way: TypeAlias = tuple[int, int]  # from which rank to which
 
 
 @dataclass(frozen=True)
@@ -220,11 +223,11 @@ class _Step:
     """Ranks that send at the same time.
 
     Attributes:
-        pairs: from which to which.
+        pairs: of ranks.
         merges: at its end; else it is stored.
     """
 
-    pairs: list[tuple[int, int]]
+    pairs: list[Way]
     merges: bool
 
 
@@ -265,6 +268,24 @@ def _halves(job: Job) -> Iterator[bool]:
         yield False
 
 
+def _straight(held: Iterable[tuple[int, range]], n: int, job: Job) -> list[_Sent]:
+    """Of what is reduced, and not for all: from ranks that have a stretch to those that take it."""
+    if not job.record.reduces or job.record.everywhere:
+        return []
+    result, part = job.sizes()[2], job.count // n
+    sent = []
+    for rank, has in held:
+        if not has:
+            continue
+        blocks = range(has.start // part, (has.stop - 1) // part + 1) if job.record.parted else ()
+        for to in blocks or (job.root,):
+            takes = job.record.takes(to, n, job.root, job.count)
+            count = min(has.stop, takes.stop) - max(has.start, takes.start)
+            if to != rank:
+                sent.append(_Sent(rank, to, count, result, job.frame // result))
+    return sent
+
+
 def _ring(n: int, job: Job) -> _Plan:
     element, partial, result = job.sizes()
     edges = [(rank, (rank + 1) % n) for rank in range(n)]
@@ -280,44 +301,73 @@ def _ring(n: int, job: Job) -> _Plan:
                 sent += [_Sent(source, to, job.count, result, results)] * (to != job.root)
             else:
                 sent += [_Sent(source, to, block, result, results)] * (n - 1)
-    return _Plan(steps, True, sent)
+    held = ((rank, range(job.count * rank // n, job.count * (rank + 1) // n)) for rank in range(n))
+    return _Plan(steps, True, sent + _straight(held, n, job))
 
 
 def _halving_doubling(n: int, job: Job) -> _Plan:
-    element, partial, result = job.sizes()
     size = 1 << (n.bit_length() - 1)
     folds = [(odd, odd - 1) for odd in range(1, 2 * (n - size), 2)]
     core = [even for _, even in folds] + list(range(2 * (n - size), n))
     distances = [1 << i for i in range(size.bit_length() - 1)]
-    pairs = {d: [(rank, core[i ^ d]) for i, rank in enumerate(core)] for d in distances}
-    back = [(even, odd) for odd, even in folds]
-    chunk, results = job.chunk(n > 2), job.frame // result
+    pairs = {d: [(rank, core[at ^ d]) for at, rank in enumerate(core)] for d in distances}
     steps: list[_Step] = []
     sent: list[_Sent] = []
     for merges in _halves(job):
         if merges and folds:
             steps.append(_Step(folds, True))
-            sent += [_Sent(*pair, job.count, element, chunk) for pair in folds]
         steps += [_Step(pairs[d], merges) for d in distances]
-        for i, d in enumerate(distances):
-            if merges:
-                bytes_ = element if i == 0 and not folds else min(element, partial)
-                bytes_ = partial if i else bytes_
-                sent += [_Sent(*p, job.count >> i + 1, bytes_, chunk) for p in pairs[d]]
-            elif job.record.rooted:
-                sent += [
-                    _Sent(*p, job.count, result, results) for p in pairs[d] if p[0] == job.root
-                ]
-            else:
-                part = job.count >> i + 1 if job.record.reduces else job.count * d // n
-                sent += [_Sent(*p, part, result, results) for p in pairs[d]]
-        if not merges and folds:
-            # what one rank alone has may be at the even one of a pair from the start
-            alone = job.record.carries and (job.record.rooted or job.count < n)
-            steps += [] if alone else [_Step(back, False)]
-            sent += [_Sent(*p, job.count - job.count // n, result, results) for p in back
-                     if not job.record.rooted]  # fmt: skip
+        # what one rank alone has may be at the even one of a pair from the start
+        alone = job.record.carries and (job.record.rooted or job.count < n)
+        if not merges and folds and not alone:
+            steps.append(_Step([(even, odd) for odd, even in folds], False))
+        sent += _halving(folds, pairs, job) if merges else _doubling(n, folds, pairs, job)
+    held = []
+    for at, rank in enumerate(core):
+        start, stop = 0, job.count
+        for d in distances:
+            middle = (start + stop) // 2
+            start, stop = (middle, stop) if at & d else (start, middle)
+        held.append((rank, range(start, stop)))
+    sent += _straight(held, n, job)
     return _Plan(steps, False, sent if job.record.carries else [])
+
+
+def _halving(folds: Sequence[Way], pairs: Mapping[int, Sequence[Way]], job: Job) -> Iterator[_Sent]:
+    """At each distance half of what a rank still has."""
+    element, partial, _ = job.sizes()
+    chunk = job.chunk(bool(folds) or len(pairs) > 1)
+    for way in folds:
+        yield _Sent(*way, job.count, element, chunk)
+    for i, ways in enumerate(pairs.values()):
+        size = partial if i else min(element, partial) if folds else element
+        for way in ways:
+            yield _Sent(*way, job.count >> i + 1, size, chunk)
+
+
+def _doubling(
+    n: int, folds: Sequence[Way], pairs: Mapping[int, Sequence[Way]], job: Job
+) -> Iterator[_Sent]:
+    """At each distance all that a rank has."""
+    result = job.sizes()[2]
+    chunk = job.frame // result
+    folded = len(folds)
+    root = (
+        job.root // 2 if job.root < 2 * folded else job.root - folded
+    )  # or whom it is folded into
+    for i, (d, ways) in enumerate(pairs.items()):
+        for at, way in enumerate(ways):
+            if job.record.rooted:
+                has = job.count * (at ^ root < d)
+            elif job.record.reduces:
+                has = job.count >> i + 1
+            else:  # of d ranks, and of those that are folded into them
+                has = job.count // n * (d + min(max(folded - (at & -d), 0), d))
+            yield _Sent(*way, has, result, chunk)
+    for odd, even in folds:
+        way = (odd, even) if job.record.rooted and odd == job.root else (even, odd)
+        has = job.count - (0 if job.record.rooted else job.count // n)
+        yield _Sent(*way, has, result, chunk)
 
 
 _PLANS: dict[str, Callable[[int, Job], _Plan]] = {
