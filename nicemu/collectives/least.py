@@ -184,30 +184,27 @@ def _in_network(ways: _Ways, job: Job) -> tuple[int, int]:
         chunk = job.chunk(partials=any(len(way) > 1 for way in ways.up))
         frames = -(-job.count // chunk)
         least = job.count - (frames - 1) * chunk
-
-    def load(link: Link, first: bool) -> int:
-        """Payload up over a link."""
-        if moved:
-            return sum(size for size, way in zip(job.gives, ways.up, strict=True) if link in way)
-        return job.count * (element if first else partial)
-
+    sizes = [[element] + [partial] * (len(way) - 1) for way in ways.up]  # of an item, up each link
+    loads: dict[int, int] = {}  # number of a link -> bytes of payload up
+    for gives, way, items in zip(job.gives, ways.up, sizes, strict=True):
+        for link, size in zip(way, items, strict=True):
+            loads[link.number] = loads.get(link.number, 0) + gives if moved else job.count * size
     at = ways.passed if moved else ways.merged
     up = [
-        sum(ways.hop(link, least * (element if i == 0 else partial)) + at
-            for i, link in enumerate(way))
-        for way in ways.up
-    ]  # fmt: skip
+        sum(ways.hop(link, least * size) + at for link, size in zip(way, items, strict=True))
+        for way, items in zip(ways.up, sizes, strict=True)
+    ]
     down = [
         sum(ways.hop(link, least * result) for link in way) + (len(way) - 1) * ways.passed
         for way in ways.up
     ]
+    longest_up, longest_down = max(up), max(down)
     best = (0, 0)
     for rank, way in enumerate(ways.up):
-        for i, link in enumerate(way):
-            size = element if i == 0 else partial
+        for link, size in zip(way, sizes[rank], strict=True):
             for latency, payload, smallest in (
-                (up[rank] + max(down), load(link, i == 0), least * size),
-                (max(up) + down[rank], job.count * result, least * result),
+                (up[rank] + longest_down, loads[link.number], least * size),
+                (longest_up + down[rank], job.count * result, least * result),
             ):
                 more = ways.bits(link, payload, frames) - ways.bits(link, smallest)
                 best = max(best, (latency, max(more // ways.planes, 0)), key=sum)
@@ -225,16 +222,18 @@ class _Step:
     Attributes:
         pairs: of ranks.
         merges: at its end; else it is stored.
+        times: that it is done, one after another.
     """
 
     pairs: list[Way]
     merges: bool
+    times: int = 1
 
 
 @dataclass(frozen=True)
 class _Sent:
     """What goes from one rank to another, at least: so many items of ``size`` bytes, at most
-    ``chunk`` in a frame.
+    ``chunk`` in a frame, and that so many ``times``.
     """
 
     source: int
@@ -242,6 +241,7 @@ class _Sent:
     count: int
     size: int
     chunk: int
+    times: int = 1
 
 
 @dataclass(frozen=True)
@@ -250,8 +250,7 @@ class _Plan:
 
     Attributes:
         steps: that some item takes one after another.
-        once: True: of n steps of one kind it takes a way from each rank but one; False: the
-            shortest of each step.
+        once: True: the times of a step take a way from each rank but one; False: the shortest.
         sent: by all.
     """
 
@@ -289,18 +288,18 @@ def _straight(held: Iterable[tuple[int, range]], n: int, job: Job) -> list[_Sent
 def _ring(n: int, job: Job) -> _Plan:
     element, partial, result = job.sizes()
     edges = [(rank, (rank + 1) % n) for rank in range(n)]
-    steps = [_Step(edges, merges) for merges in _halves(job) for _ in range(n - 1)]
+    steps = [_Step(edges, merges, n - 1) for merges in _halves(job) if n > 1]
     block, chunk, results = job.count // n, job.chunk(n > 2), job.frame // result
     sent: list[_Sent] = []
     for merges in _halves(job) if job.record.carries else ():
         for source, to in edges:
             if merges:
                 sent.append(_Sent(source, to, block, element, chunk))
-                sent += [_Sent(source, to, block, partial, chunk)] * (n - 2)
-            elif job.record.rooted:
-                sent += [_Sent(source, to, job.count, result, results)] * (to != job.root)
-            else:
-                sent += [_Sent(source, to, block, result, results)] * (n - 1)
+                sent.append(_Sent(source, to, block, partial, chunk, n - 2))
+            elif not job.record.rooted:
+                sent.append(_Sent(source, to, block, result, results, n - 1))
+            elif to != job.root:
+                sent.append(_Sent(source, to, job.count, result, results))
     held = ((rank, range(job.count * rank // n, job.count * (rank + 1) // n)) for rank in range(n))
     return _Plan(steps, True, sent + _straight(held, n, job))
 
@@ -358,12 +357,13 @@ def _doubling(
     for i, (d, ways) in enumerate(pairs.items()):
         for at, way in enumerate(ways):
             if job.record.rooted:
-                has = job.count * (at ^ root < d)
+                has = job.count if at ^ root < d else 0
             elif job.record.reduces:
                 has = job.count >> i + 1
             else:  # of d ranks, and of those that are folded into them
                 has = job.count // n * (d + min(max(folded - (at & -d), 0), d))
-            yield _Sent(*way, has, result, chunk)
+            if has:
+                yield _Sent(*way, has, result, chunk)
     for odd, even in folds:
         way = (odd, even) if job.record.rooted and odd == job.root else (even, odd)
         has = job.count - (0 if job.record.rooted else job.count // n)
@@ -388,13 +388,10 @@ def _chain(ways: _Ways, job: Job, plan: _Plan) -> int:
     chain = ways.software
     for step in plan.steps:
         spans = [ways.step(*pair, least) for pair in step.pairs]
-        if plan.once:  # n - 1 of such steps: all ways but one, the longest at most
-            chain += (sum(spans) - max(spans)) // (len(spans) - 1)
-        else:
-            chain += min(spans)
-        chain += ways.software + (
-            ways.merged if step.merges and job.record.reduces else ways.passed
-        )
+        # once: all ways but one, the longest at most
+        span = (sum(spans) - max(spans)) // (len(spans) - 1) if plan.once else min(spans)
+        end = ways.merged if step.merges and job.record.reduces else ways.passed
+        chain += step.times * (span + ways.software + end)
     return chain - ways.passed  # at the end nothing leaves
 
 
@@ -407,7 +404,8 @@ def _busiest(ways: _Ways, plan: _Plan) -> tuple[int, int]:
         for link in ways.between(sent.source, sent.to):
             way = link.number, link.number in up
             links[link.number] = link
-            loads[way] = loads.get(way, 0) + ways.bits(link, sent.count * sent.size, frames)
+            bits = ways.bits(link, sent.count * sent.size, frames)
+            loads[way] = loads.get(way, 0) + sent.times * bits
     return max(
         (
             (2 * ways.software + round(links[number].delay / PICO), load // ways.planes)
