@@ -1,5 +1,5 @@
-"""The bench of collectives: columns and sizes as nccl-tests has them, what is wrong, what links
-forbid, and the guide's page."""
+"""The bench of collectives: columns and sizes as nccl-tests has them, what is wrong, what no run
+can beat, and the guide's page."""
 
 from __future__ import annotations
 
@@ -27,13 +27,12 @@ from nicemu.bench.collective import (
     Timed,
     Where,
     collective_times,
-    crossings,
-    least_time,
     sizes,
     type_of,
 )
 from nicemu.cli import main
 from nicemu.collectives.collective import COLLECTIVES
+from nicemu.collectives.least import Bound
 from nicemu.dtypes import FORMATS, format_of
 from nicemu.ops.builtin import builtin
 from nicemu.tables import Table
@@ -92,7 +91,7 @@ def test_size_and_count(name: str, ranks: int) -> None:
     assert (row.in_place is None) == (name == "barrier")
     for run in row.runs.values():
         assert run.wrong == (None if name == "barrier" else 0)
-        assert run.time >= row.least and len(run.times) == len(run.hosts) == 2
+        assert len(run.times) == len(run.hosts) == 2
         assert row.algbw(run) == (row.size / run.time if row.size else 0)
         assert row.busbw(run) == row.algbw(run) * record.bus(ranks)
     assert found.where.algorithm == "in-network" and found.rates == (
@@ -177,14 +176,14 @@ def test_ops_that_the_exact_reference_does_not_know(op: str) -> None:
     assert found.wrong == 0
 
 
-# ---- what links forbid ---------------------------------------------------------------------------
+# ---- what no run can beat ------------------------------------------------------------------------
 
 
 def row(**changed: Any) -> CollectiveTime:
     fields: dict[str, Any] = {
         "collective": "allreduce", "element": "float32", "op": "sum", "preset": "wide",
-        "root": None, "size": 1000, "count": 250, "bus": 1.75, "least": 4e-6,
-        "out_of_place": Timed((4e-6, 6e-6), (0.25, 0.75), 0), "in_place": None,
+        "root": None, "size": 1000, "count": 250, "bus": 1.75,
+        "out_of_place": Timed((4e-6, 6e-6), (0.25, 0.75), 3e-6, 0), "in_place": None,
     }  # fmt: skip
     return CollectiveTime(**{**fields, **changed})
 
@@ -198,61 +197,19 @@ def test_bandwidths() -> None:
     assert both.average == pytest.approx((3.5e8 + 1.5e8) / 2) and both.wrong == 0
 
 
-def test_a_time_that_links_forbid_is_no_result() -> None:
-    slow = Timed((5e-6,), (1.0,), 0)
-    row(out_of_place=slow, in_place=slow)
-    for fast in ((5e-6, 3.9e-6), (3.9e-6,)):
-        with pytest.raises(
-            TimingError, match=r"1,000 bytes in 3\.9 us: the links take 4 us at least"
-        ):
-            row(out_of_place=slow, in_place=Timed(fast, (1.0,), 0))
-
-
 @by_collective
 def test_a_clock_that_is_too_fast_is_found_out(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ten times as fast as the links, at a size that is nothing but links."""
+    """A time that is a little shorter than it can be is no result."""
     where = Where(window=64, mtu=4096, topology="star", algorithm="in-network")
     (row,) = timed(name, 1 << 20, where=where).rows
-    right = bench_collective._time
+    time, least = row.out_of_place.time, row.out_of_place.least
+    assert 0 < least < time
+    right = Bound.check
     monkeypatch.setattr(
-        bench_collective, "_time", lambda r: right(r) * 0.99 * row.least / row.out_of_place.time
+        Bound, "check", lambda self, found, what: right(self, found * 0.99 * least / time, what)
     )
-    with pytest.raises(TimingError, match=f"{name} of .* bytes in"):
+    with pytest.raises(TimingError, match=f"{name} by in-network of 8 ranks in .* us: it takes"):
         timed(name, 1 << 20, where=where)
-
-
-#: of 8 ranks in "cards": what crosses the link of rank 1, of nic0 and of the leaf
-CROSSING = {
-    "allreduce": (1, 1, None),
-    "reduce": (1, 1, None),
-    "reduce_scatter": (7 / 8, 1 / 2, None),
-    "all_gather": (7 / 8, 1 / 2, None),
-    "broadcast": (1, 1, None),
-    "barrier": (0, 0, None),
-}
-
-
-@by_collective
-def test_what_has_to_cross_a_link(name: str) -> None:
-    """All 8 ranks are behind the leaf: nothing has to leave it."""
-    fabric = Fabric(8, time="packet")
-    found = {link.child: part for link, part in crossings(fabric, COLLECTIVES[name], 5).items()}
-    assert (found["rank1"], found["nic0"], found.get("leaf0")) == CROSSING[name]
-    one = Fabric(1, time="packet")
-    assert not crossings(one, COLLECTIVES[name], 0)
-
-
-def test_the_least_time() -> None:
-    fabric = Fabric(8, time="packet")
-    crossed = crossings(fabric, COLLECTIVES["allreduce"], 0)
-    link, card = fabric.link("nic0", "leaf0"), fabric.link("rank0", "nic0")
-    assert (link.rate, link.delay) == (200e9, 200e-9)
-    assert (card.rate, card.delay) == (pytest.approx(504e9 * 256 / 282, rel=1e-3), 450e-9)
-    assert least_time(crossed, 10**6) == pytest.approx(200e-9 + 8e6 / 200e9)
-    assert least_time(crossed, 1) == pytest.approx(450e-9, rel=1e-3)
-    assert least_time(crossed, 0) == 0
-    assert least_time(crossings(fabric, COLLECTIVES["barrier"], 0), 0) == 450e-9
-    assert Fabric(2).link("rank0", "nic0").rate is None
 
 
 # ---- the commands --------------------------------------------------------------------------------

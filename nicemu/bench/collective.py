@@ -1,6 +1,6 @@
 """The time of collectives by size, in the columns of nccl-tests.
 
-Owns: which sizes and arrays, out of place and in place; what an iteration is; what links allow.
+Owns: which sizes and arrays, out of place and in place; what an iteration is.
 Times are those of the fabric's virtual time, and host time is beside them.  Columns as nccl-tests
 has them (its doc/PERFORMANCE.md): algbw is bytes of the whole array over time, busbw that times
 ``Collective.bus``.
@@ -8,7 +8,7 @@ has them (its doc/PERFORMANCE.md): algbw is bytes of the whole array over time, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from statistics import mean
 from typing import Any
@@ -22,8 +22,8 @@ from nicemu.collectives.expected import as_bits, expected, reference_of
 from nicemu.device.image import KernelImage
 from nicemu.device.machine import Network
 from nicemu.dtypes import FORMATS, Format, format_of
-from nicemu.errors import ArgumentError, OpError, TimingError
-from nicemu.network.fabric import Fabric, Link
+from nicemu.errors import ArgumentError, OpError
+from nicemu.network.fabric import Fabric
 from nicemu.ops.op import ReduceOp
 from nicemu.ops.samples import ordinary
 from nicemu.tables import Table, Tabled
@@ -37,8 +37,6 @@ __all__ = [
     "Timed",
     "Where",
     "collective_times",
-    "crossings",
-    "least_time",
     "sizes",
     "type_of",
 ]
@@ -104,12 +102,14 @@ class Timed:
     Attributes:
         times: emulated seconds of each.
         hosts: seconds that the host took for each.
+        least: emulated seconds that it takes at least, ``Result.bound``.
         wrong: elements that differ from the reference, of all ranks and checked iterations; None:
             nothing was checked.
     """
 
     times: tuple[float, ...]
     hosts: tuple[float, ...]
+    least: float
     wrong: int | None
 
     @property
@@ -140,13 +140,9 @@ class CollectiveTime:
         size: bytes of the whole array that all ranks speak of.
         count: elements of it; where it is cut into parts, of one.
         bus: bus bandwidth over algorithm bandwidth.
-        least: seconds that the links take at least.
         out_of_place: results go to other arrays than inputs.
         in_place: they go over the inputs; None where they are of another format, or there are
             none.
-
-    Raises:
-        TimingError: on construction: an iteration took less time than the links.
     """
 
     collective: str
@@ -157,18 +153,8 @@ class CollectiveTime:
     size: int
     count: int
     bus: float
-    least: float
     out_of_place: Timed
     in_place: Timed | None
-
-    def __post_init__(self) -> None:
-        """Hold the times against the links."""
-        took = min(min(timed.times) for timed in self.runs.values())
-        if took < self.least:
-            raise TimingError(
-                f"{self.collective} of {self.size:,} bytes in {MICRO * took:g} us: the links take "
-                f"{MICRO * self.least:g} us at least: no bandwidth follows from that"
-            )
 
     def algbw(self, timed: Timed) -> float:
         """Bytes of the whole array a second."""
@@ -194,7 +180,7 @@ class CollectiveTime:
         same = ("size", "count", "element", "op", "preset", "root")
         return {
             **{name: getattr(self, name) for name in same},
-            "least_us": MICRO * self.least,
+            "least_us": MICRO * self.out_of_place.least,
             **{name: self._told(timed) for name, timed in self.runs.items()},
         }
 
@@ -335,50 +321,6 @@ def _cells(row: CollectiveTime, timed: Timed | None) -> tuple[str, ...]:
     return f"{MICRO * timed.time:.2f}", *bandwidths, wrong
 
 
-# ---- what links allow ----------------------------------------------------------------------------
-
-
-def crossings(fabric: Fabric, record: Collective, root: int) -> dict[Link, float]:
-    """Link -> the part of the whole array that has to cross it, in the direction with more.
-
-    It is what the ranks on one side give and those on the other side take, whoever adds what with
-    whom.  Links that nothing has to cross are left out.
-    """
-    ranks = fabric.ranks
-    every = range(ranks)  # the whole: an element for each rank
-    given, taken = (
-        np.array([np.isin(every, stretch(rank, ranks, root, ranks)) for rank in every])
-        for stretch in (record.gives, record.takes)
-    )
-    found = {}
-    for link in fabric.links():
-        below = np.zeros(ranks, bool)
-        device = fabric.devices.get(link.child)
-        below[list(device.ranks) if device else int(link.child.removeprefix("rank"))] = True
-        parts = [
-            (given[here].any(axis=0) & taken[there].any(axis=0)).mean()
-            for here, there in ((below, ~below), (~below, below))
-        ]
-        if any(parts) or (not record.carries and not below.all()):
-            found[link] = float(max(parts))
-    return found
-
-
-def least_time(crossed: Mapping[Link, float], size: int) -> float:
-    """Seconds that the slowest of the links needs.
-
-    Args:
-        crossed: what :func:`crossings` found.
-        size: bytes of the whole array where they are least: as elements, partial sums or result.
-    """
-    times = [
-        link.delay + (8 * size * part / link.rate if link.rate else 0.0)
-        for link, part in crossed.items()
-        if size or not part
-    ]
-    return max(times, default=0.0)
-
-
 # ---- how they are measured -----------------------------------------------------------------------
 
 
@@ -439,7 +381,7 @@ def collective_times(
         ArgumentError: an argument is out of range.
         CollectiveError: one ended without a result.
         OpError: an op is not for that format.
-        TimingError: one took less time than the links.
+        TimingError: one took less time than it can.
     """
     rows: list[CollectiveTime] = []
     skipped: list[str] = []
@@ -499,11 +441,7 @@ class _Bench:
         self.job = job
         self.repeats = repeats
         self.root = whole("root", job.root, 0, self.world.ranks - 1) if job.record.rooted else 0
-        self.crossed = crossings(fabric, job.record, self.root)
         self.started = 0
-        formats = job.image.formats if job.image else None
-        items = [formats.element, formats.partial, formats.result] if formats else [job.format]
-        self.narrowest = min(item.size for item in items)
         unknown = job.op is not None and reference_of(job.op, job.format) == "nobody"
         self.checks = 0 if unknown or not job.record.carries else repeats.checks
 
@@ -522,7 +460,6 @@ class _Bench:
             size=count * parts * job.format.size,
             count=count,
             bus=record.bus(ranks),
-            least=least_time(self.crossed, count * parts * self.narrowest),
             out_of_place=self._timed(self._arrays(count * parts, in_place=False)),
             in_place=self._timed(self._arrays(count * parts, in_place=True))
             if record.carries and same
@@ -559,8 +496,9 @@ class _Bench:
             self._run(arrays, numbers)
         results = [self._run(arrays, numbers) for _ in range(repeats.iterations)]
         return Timed(
-            times=tuple(map(_time, results)),
+            times=tuple(_known(result.time) for result in results),
             hosts=tuple(result.seconds for result in results),
+            least=_known(results[0].bound),
             wrong=wrong if self.checks else None,
         )
 
@@ -604,7 +542,7 @@ class _Bench:
         )
 
 
-def _time(result: Result) -> float:
+def _known(seconds: float | None) -> float:
     """Emulated seconds; the fabric is timed."""
-    assert result.time is not None
-    return result.time
+    assert seconds is not None
+    return seconds
