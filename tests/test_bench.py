@@ -5,6 +5,8 @@ from __future__ import annotations
 import csv
 import io
 import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,9 +23,12 @@ from nicemu.bench.insn import InsnCosts, insn_costs
 from nicemu.bench.op import LINES, LineRate, OpRate, op_rates, streamed
 from nicemu.bench.scalar import scalar_sum
 from nicemu.cli import main
+from nicemu.commands import bench as bench_commands
+from nicemu.commands import bench_collective
 from nicemu.device.machine import MACHINES
 from nicemu.device.words import code, word
 from nicemu.dtypes import format_of
+from nicemu.ops.op import ReduceOp
 from tests import page
 from tests.test_cli import refused
 from tests.test_timing import DIVISORS, VECTOR
@@ -353,6 +358,40 @@ def test_bench_op_of_ones_own(tmp_path: Path) -> None:
     assert "spatz: 1 core of 1 GHz, f, float32, wide, VLEN 512" in shown.stdout
     sat = bench("op", "sat_sum", "--dtype", "int8", "--vlen", 128, "--payload", 64)
     assert "sat_sum, int8, wide, VLEN 128, packets of 64 bytes" in sat.stdout
+
+
+@pytest.mark.parametrize(
+    ("module", "arguments"),
+    [
+        (bench_commands, ["insn", "--sew", 16, "--lmul", 1]),
+        (bench_commands, ["op", "sum", "--dtype", "float16"]),
+        (bench_commands, ["nic", "--payload", 256, "--ports", 1, "--packets", 10]),
+        (bench_collective, ["allreduce", "-e", 8, "-n", 1]),
+    ],
+    ids=lambda given: given[0] if isinstance(given, list) else "",
+)
+def test_progress_is_shown(
+    module: Any, arguments: list[object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From before ops are compiled, which may take seconds."""
+    events: list[str] = []
+    told: list[tuple[int, int]] = []
+    image = ReduceOp.image
+
+    @contextmanager
+    def bar(what: str) -> Iterator[Callable[[int, int], None]]:
+        events.append("bar")
+        yield lambda done, total: told.append((done, total))
+
+    def compiled(self: ReduceOp, *arguments: Any) -> nicemu.KernelImage:
+        events.append("image")
+        return image(self, *arguments)
+
+    monkeypatch.setattr(module, "progress", bar)
+    monkeypatch.setattr(ReduceOp, "image", compiled)
+    assert bench(*arguments).exit_code == 0
+    assert events[0] == "bar" and ("image" in events) == (arguments[0] != "insn")
+    assert told == sorted(told) and told[0][0] == 0 and told[-1][0] < told[0][1]
 
 
 def test_bench_refuses(tmp_path: Path) -> None:

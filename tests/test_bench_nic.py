@@ -115,6 +115,16 @@ def test_the_same_twice() -> None:
     assert loaded(ports=3) == loaded(ports=3)
 
 
+def test_progress_is_told_within_a_load() -> None:
+    """Of all bytes: a load may take half a minute."""
+    told: list[tuple[int, int]] = []
+    loads = [Load(LineRate(4), 256, packets) for packets in (1, 8000)]
+    nic_rates([(SUM, CARD, load) for load in loads], lambda *now: told.append(now))
+    first, both = 4 * 256, 4 * 256 * 8001
+    assert told[:2] == [(0, both), (first, both)] and told == sorted(told)
+    assert len(told) > 2 and all(first < done < both == total for done, total in told[2:])
+
+
 def test_an_image_whose_chunks_are_smaller_than_a_packet() -> None:
     """Accumulators of many bytes: the payload is what is said, and the rate is of that."""
     row = loaded(image=nicemu.kernel("argmax", "float16"), packets=50)

@@ -7,7 +7,7 @@ shares are bench.op's.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -68,6 +68,11 @@ class Load:
         whole("ports", self.line.ports, 1, MAX_CHILDREN)
         whole("payload", self.mtu, MTUS.start, MTUS.stop - 1, " bytes")
         whole("packets", self.packets, 1, 1_000_000)
+
+    @property
+    def bytes(self) -> int:
+        """Of all packets, at most."""
+        return self.line.ports * self.packets * self.mtu
 
 
 @dataclass(frozen=True)
@@ -255,14 +260,14 @@ def _nanoseconds(picoseconds: float) -> str:
 
 
 def nic_rates(
-    cases: Iterable[tuple[KernelImage, Machine, Load]],
-    advance: Callable[[], None] = lambda: None,
+    cases: Sequence[tuple[KernelImage, Machine, Load]],
+    advance: Callable[[int, int], None] = lambda done, total: None,
 ) -> NicRates:
     """Put devices under load.
 
     Args:
         cases: images, machines, and what is asked.
-        advance: is called when a case is done.
+        advance: is told how many of how many bytes of packets are done.
 
     Raises:
         ArgumentError: no case, or one is out of range.
@@ -270,17 +275,24 @@ def nic_rates(
         TimingError: a device was faster than it can be.
     """
     rows = []
-    for image, machine, load in cases:
-        rows.append(_rate(image, machine, load))
-        advance()
+    sizes = [load.bytes for _, _, load in cases]
+    for i, (image, machine, load) in enumerate(cases):
+
+        def tell(part: float, i: int = i) -> None:
+            advance(sum(sizes[:i]) + int(part * sizes[i]), sum(sizes))
+
+        tell(0)
+        rows.append(_rate(image, machine, load, tell))
     if not rows:
         raise ArgumentError("no payload, ports or cores: name one of each at least")
     return NicRates(tuple(rows))
 
 
-def _rate(image: KernelImage, machine: Machine, load: Load) -> NicRate:
+def _rate(
+    image: KernelImage, machine: Machine, load: Load, tell: Callable[[float], None]
+) -> NicRate:
     alone = _Run(image, machine, replace(load, packets=1, window=1))
-    run = _Run(image, machine, load)
+    run = _Run(image, machine, load, tell)
     return NicRate(
         op=image.op,
         preset=image.preset,
@@ -301,13 +313,27 @@ def _rate(image: KernelImage, machine: Machine, load: Load) -> NicRate:
 class _Run:
     """A load, and what was put down of it: a reduction for rank 0 of a star."""
 
-    def __init__(self, image: KernelImage, machine: Machine, load: Load) -> None:
+    def __init__(
+        self,
+        image: KernelImage,
+        machine: Machine,
+        load: Load,
+        tell: Callable[[float], None] = lambda part: None,
+    ) -> None:
+        """Run it; ``tell`` is called now and then with the part that is done."""
         element, ports = image.formats.element, load.line.ports
         network = Network(rate=load.line.rate)
         with Fabric(
             ports, "star", machine=machine, mtu=load.mtu, network=network, time="packet"
         ) as fabric:
             fabric.record()
+
+            def watch() -> None:
+                done, total = fabric.progress()
+                if total:  # else nothing is in flight
+                    tell(done / total)
+
+            fabric.watch = watch
             with fabric.group(window=load.window) as group:
                 chunk = group.chunk(image)
                 count = chunk * load.packets

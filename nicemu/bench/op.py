@@ -9,7 +9,7 @@ for packets, DMA and links are not among them.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -355,16 +355,16 @@ def streamed(image: KernelImage, machine: Machine) -> list[Entry]:
 
 
 def op_rates(
-    cases: Iterable[tuple[KernelImage, Machine, int]],
+    cases: Sequence[tuple[KernelImage, Machine, int]],
     lines: Sequence[LineRate] = LINES,
-    advance: Callable[[], None] = lambda: None,
+    advance: Callable[[int, int], None] = lambda done, total: None,
 ) -> OpRates:
     """Time the entries of images that a stream of packets uses.
 
     Args:
         cases: images, machines, and bytes of a full packet.
         lines: the line rates they are held against.
-        advance: is called when a case is done.
+        advance: is told how many of how many cases are done.
 
     Raises:
         ArgumentError: no case; a packet shorter than an element or longer than the machine's.
@@ -373,12 +373,12 @@ def op_rates(
         TimingError: an entry takes fewer cycles than are possible.
     """
     rows: list[OpRate] = []
-    for image, machine, payload in cases:
+    for i, (image, machine, payload) in enumerate(cases):
+        advance(i, len(cases))
         nic = Nic(machine, threads=1, cycles=True)
         nic.load(image)
         whole("payload", payload, image.formats.element.size, machine.max_payload)
         rows += (_rate(nic, entry, payload) for entry in streamed(image, machine))
-        advance()
     if not rows:
         raise ArgumentError("no op, element or payload: name one of each at least")
     return OpRates(tuple(rows), tuple(lines))

@@ -121,11 +121,9 @@ def op(
     with ExitStack() as stack:
         outputs = Outputs(stack, {"json": as_json, "csv": as_csv, "plot": plot})
         names = ops or (DEFAULT if target_of(which).vectors else DEFAULT[:1])
-        images = [image for name in names for image in _images(name, dtypes, presets, which)]
-        cases = list(product(images, machines, payloads))
         with progress("timing ops") as advance:
-            done = iter(range(1, len(cases) + 1))
-            found = op_rates(cases, lines, lambda: advance(next(done), len(cases)))
+            images = [image for name in names for image in _images(name, dtypes, presets, which)]
+            found = op_rates(list(product(images, machines, payloads)), lines, advance)
         if suffix:
             outputs.write("plot", picture(found, suffix))
         outputs.show(found.by_vlen() if by_vlen else found, found.record(), found.flat())
@@ -185,11 +183,9 @@ def nic(
     with ExitStack() as stack:
         outputs = Outputs(stack, {"json": as_json, "csv": as_csv, "plot": plot})
         dtypes, presets = ([x] if x is not None else [] for x in (dtype, preset))
-        image = _images(op, dtypes, presets, which)[0]
-        cases = [(image, *case) for case in product(machines, loads)]
         with progress("loading devices") as advance:
-            done = iter(range(1, len(cases) + 1))
-            found = nic_rates(cases, lambda: advance(next(done), len(cases)))
+            image = _images(op, dtypes, presets, which)[0]
+            found = nic_rates([(image, *case) for case in product(machines, loads)], advance)
         if suffix:
             outputs.write("plot", throughputs(found, suffix))
         outputs.show(found, found.record(), found.flat())
