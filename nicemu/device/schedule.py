@@ -1,14 +1,15 @@
 """Packets of messages through a device whose handlers run where a core is free, in cycles.
 
-Owns: which cluster and core takes a packet (:class:`Scheduling`, as data), and the waits that
-follow from that: for room in a cluster, its DMA engine, a core, a line of the instruction cache, a
-bank.  What a handler takes when it is alone is recorded on an emulated core; what stations take is
-the machine's.  Slots, and the cores they belong to, are the fabric's.
+Owns: which cluster and core takes a packet (:class:`Scheduling`, as data), in which order the
+handlers of a message run, and the waits that follow from that: for those handlers, room in a
+cluster, its DMA engine, a core, a line of the instruction cache, a bank.  What a handler takes when
+it is alone is recorded on an emulated core; what stations take is the machine's.  Slots, and the
+cores they belong to, are the fabric's.
 """
 
 from __future__ import annotations
 
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
@@ -29,8 +30,9 @@ __all__ = ["SCHEDULINGS", "Access", "Fetch", "Handler", "Packet", "Scheduling", 
 class Scheduling:
     """Who takes a packet.
 
-    Messages with packets that are ready take turns.  In a cluster, packets are given to cores in
-    the order in which their DMA ends, each to the free core of the lowest number.
+    Messages with packets that are ready take turns, whichever handler is next.  In a cluster,
+    packets are given to cores in the order in which their DMA ends, each to the free core of the
+    lowest number.
 
     Attributes:
         name: preset name.
@@ -50,8 +52,9 @@ class Scheduling:
 SCHEDULINGS: dict[str, Scheduling] = {
     row.name: row
     for row in (
-        # Its public RTL: scheduler.sv, cluster_scheduler.sv; pspin_cfg_pkg.sv has 12 packets that
-        # wait beside one on each of 8 cores, and 64 KiB.
+        # Its public RTL: mpq_engine.sv (turns), scheduler.sv (clusters), cluster_scheduler.sv
+        # (cores); pspin_cfg_pkg.sv has 12 packets that wait beside one on each of 8 cores, and
+        # 64 KiB.
         Scheduling("pspin", home=True, in_flight=20, buffer=64 * 1024),
     )
 }
@@ -96,17 +99,22 @@ class Packet(NamedTuple):
 
 @dataclass(frozen=True)
 class Service:
-    """What has become of a packet.
+    """A handler that has run for a packet.
 
     Attributes:
         packet: which.
+        handler: "header", "payload" or "completion".
+        since: the packet's arrival, or the cycle in which the device is done with the handler
+            before.
         cluster, core: who took it; the core's number in its cluster.
         begin, end: cycles of its handler.
-        terms: what its time is spent on, from its arrival until the device says that it is done
-            with it; they add up to that.
+        terms: what its time is spent on, from ``since`` until the device is done with it; they add
+            up to that.
     """
 
     packet: Packet
+    handler: str
+    since: int
     cluster: int
     core: int
     begin: int
@@ -115,50 +123,89 @@ class Service:
 
     @property
     def latency(self) -> int:
-        """Cycles from its arrival until the device is done with it."""
+        """Cycles until the device is done with it; those of all handlers of a packet add up."""
         return sum(self.terms.values())
 
     @property
     def done(self) -> int:
-        """The cycle in which it is."""
-        return self.packet.arrival + self.latency
+        """The cycle in which it is, of which its message hears: its feedback."""
+        return self.since + self.latency
 
 
 def serve(
-    packets: Iterable[Packet], handler: Handler, machine: Machine, scheduling: Scheduling
+    packets: Iterable[Packet],
+    handler: Handler,
+    machine: Machine,
+    scheduling: Scheduling,
+    header: Handler | None = None,
+    completion: Handler | None = None,
 ) -> list[Service]:
     """Let packets arrive at a device and run a handler for each.
 
+    The packets of one number are a message.  As PsPIN has it (mpq_engine.sv):
+
+    - The first one to arrive goes to the header handler, while the others wait, and then as they do
+      to the payload handler, with its bytes moved once more.
+    - The last one to arrive goes once more, too, to the completion handler, when the device is done
+      with all payload handlers of the message.
+    - Each of these may run in any cluster and on any core, as for a packet of its own.
+
+    Args:
+        packets: in any order.
+        handler: of each packet: the payload handler.
+        machine: has the cores and stations.
+        scheduling: who takes a packet.
+        header, completion: of each message; None: there is none, and nobody waits for it.
+
     Returns:
-        What has become of each, in their order.
+        What has become of each packet, in their order; of one with several handlers, one after the
+        other.
 
     Raises:
         ArgumentError: a packet is larger than a cluster's buffer, or a number is below 0.
     """
-    return _Device(handler, machine, scheduling).run(packets)
+    return _Device((header, handler, completion), machine, scheduling).run(packets)
+
+
+#: In the order in which a message has them; a stage is a place in it.
+_HANDLERS = ("header", "payload", "completion")
+_HEADER, _PAYLOAD, _COMPLETION = range(3)
 
 
 class _What(IntEnum):
     """Events; those of one cycle are in this order."""
 
-    DONE = 0  # the device is done with a packet
-    READY = 1  # a packet may be scheduled
+    DONE = 0  # the device is done with a handler's packet
+    READY = 1  # a packet has arrived and is parsed
     STEP = 2  # its handler asks for something, or ends
-    FREE = 3  # its core is
+    FREE = 3  # its core is: those that come free in one cycle are free before the first packet
     MOVED = 4  # its DMA has ended
 
 
 @dataclass
 class _Job:
-    """A packet on its way."""
+    """A packet on its way, from handler to handler."""
 
     packet: Packet
+    since: int  # its arrival, or the end of the stage before
+    stage: int = _PAYLOAD
+    until: int = _PAYLOAD  # its last stage
+    ready: int = 0  # from when on it may be scheduled
     cluster: _Cluster | None = None
     core: int = 0
     place: int = 0  # in the cluster's buffer
     begin: int = 0
     step: int = 0  # of the handler, the next
-    waits: dict[str, int] = field(default_factory=lambda: {"fetch": 0, "conflicts": 0})
+    waits: dict[str, int] = field(default_factory=dict)
+    services: list[Service] = field(default_factory=list)
+
+
+@dataclass
+class _Message:
+    """How far its handlers are."""
+
+    left: list[int] = field(default_factory=lambda: [0] * len(_HANDLERS))  # packets of each stage
+    held: deque[_Job] = field(default_factory=deque)  # until stages before theirs are over
 
 
 @dataclass
@@ -178,49 +225,88 @@ class _Cluster:
 class _Device:
     """Events in the order of their cycles."""
 
-    def __init__(self, handler: Handler, machine: Machine, scheduling: Scheduling) -> None:
-        self._handler, self._machine, self._scheduling = handler, machine, scheduling
-        self._alone = sum(handler.terms.values())
+    def __init__(
+        self, handlers: Sequence[Handler | None], machine: Machine, scheduling: Scheduling
+    ) -> None:
+        self._handlers = {stage: it for stage, it in enumerate(handlers) if it is not None}
+        self._alone = {stage: sum(it.terms.values()) for stage, it in self._handlers.items()}
+        self._machine, self._scheduling = machine, scheduling
         cores = list(range(machine.cores // machine.clusters))
         self._clusters = [_Cluster(i, list(cores)) for i in range(machine.clusters)]
+        self._messages: defaultdict[int, _Message] = defaultdict(_Message)
         self._ready: dict[int, deque[_Job]] = {}  # message: its packets; whose turn it is, first
-        self._events: list[tuple[int, _What, int, _Job]] = []
+        self._events: list[tuple[int, _What, int, _Job, _Cluster | None]] = []
         self._numbers = count()
-        self._served: dict[int, Service] = {}  # by the job's id
 
     def run(self, packets: Iterable[Packet]) -> list[Service]:
-        jobs = [_Job(packet) for packet in packets]
+        jobs = [_Job(packet, since=packet.arrival) for packet in packets]
         for job in jobs:
             for name, most in (("arrival", 1 << 62), ("message", 1 << 62)):
                 whole(name, getattr(job.packet, name), 0, most)
             whole("bytes", job.packet.bytes, 0, self._scheduling.buffer)
             self._at(job.packet.arrival + self._machine.parse, _What.READY, job)
+        self._plan(jobs)
         while self._events:
-            now, what, _, job = heappop(self._events)
+            now, what, _, job, cluster = heappop(self._events)
             if what is _What.READY:
-                self._ready.setdefault(job.packet.message, deque()).append(job)
+                self._offer(job, now)
                 self._schedule(now)
                 continue
-            cluster = job.cluster
             assert cluster is not None  # from its scheduling on
             if what is _What.DONE:
                 cluster.packets -= 1
+                self._advance(job, now)
                 self._schedule(now)
             elif what is _What.STEP:
                 self._step(cluster, job, now)
             else:
                 if what is _What.MOVED:
                     cluster.waiting.append(job)
-                else:
-                    heappush(cluster.free, job.core)
                 self._dispatch(cluster, now)
-        return [self._served[id(job)] for job in jobs]
+        return [service for job in jobs for service in job.services]
 
     def _at(self, cycle: int, what: _What, job: _Job) -> None:
-        heappush(self._events, (cycle, what, next(self._numbers), job))
+        heappush(self._events, (cycle, what, next(self._numbers), job, job.cluster))
 
     def _beats(self, job: _Job) -> int:
         return -(-job.packet.bytes // self._machine.dma_bytes)
+
+    # ---- the handlers of a message ---------------------------------------------------------------
+
+    def _plan(self, jobs: Sequence[_Job]) -> None:
+        """Which packets have more than the payload handler."""
+        last: dict[int, _Job] = {}
+        for job in sorted(jobs, key=lambda job: job.packet.arrival):
+            if job.packet.message not in last and _HEADER in self._handlers:
+                job.stage = _HEADER
+            last[job.packet.message] = job
+        if _COMPLETION in self._handlers:
+            for job in last.values():
+                job.until = _COMPLETION
+        for job in jobs:
+            for stage in range(job.stage, job.until + 1):
+                self._messages[job.packet.message].left[stage] += 1
+
+    def _offer(self, job: _Job, now: int) -> None:
+        """It may be scheduled, or is held by packets at the stages before its own."""
+        message = self._messages[job.packet.message]
+        if any(message.left[: job.stage]):
+            message.held.append(job)
+        else:
+            job.ready = now
+            self._ready.setdefault(job.packet.message, deque()).append(job)
+
+    def _advance(self, job: _Job, now: int) -> None:
+        """A stage of the packet is over, and with its last packet a stage of the message."""
+        message, stage = self._messages[job.packet.message], job.stage
+        message.left[stage] -= 1
+        if stage < job.until:
+            job.stage, job.since = stage + 1, now
+            message.held.appendleft(job)  # of those that the header handler holds it was the first
+        if not message.left[stage]:
+            held, message.held = message.held, deque()
+            for each in held:
+                self._offer(each, now)
 
     # ---- from the messages to a cluster ----------------------------------------------------------
 
@@ -271,23 +357,26 @@ class _Device:
     # ---- on a core -------------------------------------------------------------------------------
 
     def _dispatch(self, cluster: _Cluster, now: int) -> None:
-        while cluster.waiting and cluster.free:
+        """Of the packets that wait and the cores that are free one more may have come."""
+        if cluster.waiting and cluster.free:
             job = cluster.waiting.popleft()
             job.core = heappop(cluster.free)
             job.begin = now + self._machine.dispatch
+            job.step, job.waits = 0, {"fetch": 0, "conflicts": 0}
             self._next(job)
 
     def _next(self, job: _Job) -> None:
         """When its handler asks again, or ends."""
-        steps = self._handler.steps
-        alone = steps[job.step].cycle if job.step < len(steps) else self._alone
+        steps = self._handlers[job.stage].steps
+        alone = steps[job.step].cycle if job.step < len(steps) else self._alone[job.stage]
         self._at(job.begin + sum(job.waits.values()) + alone, _What.STEP, job)
 
     def _step(self, cluster: _Cluster, job: _Job, now: int) -> None:
-        if job.step == len(self._handler.steps):
+        steps = self._handlers[job.stage].steps
+        if job.step == len(steps):
             self._end(cluster, job, now)
             return
-        step = self._handler.steps[job.step]
+        step = steps[job.step]
         if isinstance(step, Fetch):
             there = cluster.lines.setdefault(step.line, now + self._machine.timing.miss)
             job.waits["fetch"] += max(0, there - now)
@@ -303,24 +392,29 @@ class _Device:
 
     def _end(self, cluster: _Cluster, job: _Job, now: int) -> None:
         """The core is free; the packet leaves, and the device is done with it."""
-        m = self._machine
+        m, alone = self._machine, self._handlers[job.stage].terms
         self._block(cluster, job, max(now, now + m.egress - self._beats(job)))
+        heappush(cluster.free, job.core)
         self._at(now, _What.FREE, job)
         self._at(now + m.egress, _What.DONE, job)
-        waited = job.begin - m.dispatch - self._beats(job) - m.parse - job.packet.arrival
-        self._served[id(job)] = Service(
+        parse = 0 if job.services else m.parse  # once for a packet
+        service = Service(
             packet=job.packet,
+            handler=_HANDLERS[job.stage],
+            since=job.since,
             cluster=cluster.number,
             core=job.core,
             begin=job.begin,
             end=now,
             terms={
-                "parse": m.parse,
-                "queueing": waited,
+                "parse": parse,
+                "order": job.ready - parse - job.since,
+                "queueing": job.begin - m.dispatch - self._beats(job) - job.ready,
                 "DMA": self._beats(job),
                 "dispatch": m.dispatch,
-                **self._handler.terms,
-                **{name: n + self._handler.terms.get(name, 0) for name, n in job.waits.items()},
+                **alone,
+                **{name: n + alone.get(name, 0) for name, n in job.waits.items()},
                 "egress": m.egress,
             },
         )
+        job.services.append(service)
