@@ -20,7 +20,7 @@ from nicemu.commands.run import run
 __all__ = ["main"]
 
 
-@click.group(cls=Group, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group("nicemu", cls=Group, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, message="nicemu %(version)s")
 def main() -> None:
     """Emulate a SmartNIC whose eight RISC-V cores reduce FP16/BF16 gradients, to the bit."""

@@ -8,9 +8,11 @@ import re
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import click
 import ml_dtypes
 import numpy as np
 import pytest
@@ -425,12 +427,49 @@ def test_options_that_are_refused(tmp_path: Path, options: list[object], parts: 
     refused(nic("allreduce", *workers(tmp_path, F16), *options), *parts)
 
 
+def commands(group: click.Group, *path: str) -> Iterator[tuple[tuple[str, ...], click.Command]]:
+    """A group and all that is in it, by the words that call it."""
+    yield path, group
+    for name, command in group.commands.items():
+        if isinstance(command, click.Group):
+            yield from commands(command, *path, name)
+        else:
+            yield (*path, name), command
+
+
 @pytest.mark.parametrize(
-    "arguments", [["allreduce", "--preset", "x"], ["op", "fly"], ["fly"], ["run"]]
+    ("path", "command"),
+    list(commands(main)),
+    ids=lambda x: " ".join(("nicemu", *x)) if isinstance(x, tuple) else "",
 )
-def test_usage_errors(arguments: list[str]) -> None:
-    result = nic(*arguments)
-    assert result.exit_code == 2 and "Error: " in result.stderr
+def test_usage_errors(path: tuple[str, ...], command: click.Command) -> None:
+    """Of each option of each command: one line, and where to read on."""
+    see = f": see {' '.join(('nicemu', *path))} --help"
+    refused(nic(*path, "--fly"), "no such option '--fly'", see)
+    if isinstance(command, click.Group):
+        return refused(nic(*path, "fly"), "no such command 'fly'", see)
+    arguments = [one for one in command.params if isinstance(one, click.Argument)]
+    needed = ["x" for one in arguments if one.required]
+    if needed:
+        refused(nic(*path), "missing argument", see)
+    if all(one.nargs == 1 for one in arguments):
+        refused(nic(*path, *["x" for _ in arguments], "yz"), "argument (yz)", see)
+    for option in command.params:
+        if not isinstance(option, click.Option):
+            continue
+        for name in option.opts:
+            if option.is_flag:
+                refused(nic(*path, *needed, f"{name}=3"), f"option '{name}' does not take a value")
+                continue
+            refused(nic(*path, *needed, name), f"option '{name}' requires an argument")
+            if isinstance(option.type, click.Choice):
+                value = f"'yz' is not one of '{option.type.choices[0]}', "
+            elif option.type in (click.INT, click.FLOAT):
+                value = "'yz' is not a valid "
+            else:
+                continue  # of texts and paths, commands speak
+            refused(nic(*path, *needed, name, "yz"), "invalid value for", f"'{name}'", value, see)
+    return None
 
 
 def test_interrupts_leave_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

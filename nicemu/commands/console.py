@@ -58,6 +58,10 @@ def one_line() -> Iterator[None]:
         yield
     except NicemuError as e:
         fail(str(e), UNUSABLE)
+    except click.exceptions.NoArgsIsHelpError:
+        raise  # it shows the help
+    except click.UsageError as e:
+        fail(wrong_usage(e), UNUSABLE)
     except OSError as e:
         if e.errno == errno.EPIPE:  # `| head`: click ends it quietly
             raise
@@ -67,6 +71,15 @@ def one_line() -> Iterator[None]:
         fail(f"the host has no memory left ({e}): use smaller inputs", UNUSABLE)
     except KeyboardInterrupt:
         fail("interrupted", INTERRUPTED)
+
+
+def wrong_usage(error: click.UsageError) -> str:
+    """What click says of the arguments, and where to read on; it knows of no command where an
+    option lacks its value, or has one that it does not take.
+    """
+    said = error.format_message().rstrip(".")
+    see = f": see {error.ctx.command_path} --help" if error.ctx else ""
+    return f"{said[0].lower()}{said[1:]}{see}"
 
 
 def drop_output() -> None:
