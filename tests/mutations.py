@@ -517,7 +517,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         "nicemu/device/schedule.py",
         "if any(message.left[: job.stage]):",
         "if any(message.left[_PAYLOAD : job.stage]):",
-        "tests/test_schedule.py::test_any_packets",
+        "tests/test_schedule.py::test_a_message_waits_for_its_header_handler",
     ),
     Mutation(
         0,
@@ -525,7 +525,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         "nicemu/device/schedule.py",
         "if any(message.left[: job.stage]):",
         "if any(message.left[:_PAYLOAD]):",
-        "tests/test_schedule.py::test_any_packets",
+        "tests/test_schedule.py::test_completion_after_all_feedback",
     ),
     Mutation(
         0,
@@ -533,7 +533,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         "nicemu/device/schedule.py",
         "self._at(now + m.egress, _What.DONE, job)",
         "self._at(now, _What.DONE, job)",
-        "tests/test_schedule.py::test_any_packets",
+        "tests/test_schedule.py::test_one_packet_has_all_three_handlers",
     ),
     Mutation(
         0,
