@@ -310,6 +310,9 @@ def test_commands_refuse(tmp_path: Path) -> None:
     ):
         refused(bench("allreduce", *arguments), said)
     refused(bench("reduce", "-r", 8), "root 8")
+    for name, record in COLLECTIVES.items():
+        if not record.rooted:
+            refused(bench(name, "-r", 0), "no such option '-r'", f"nicemu bench {name} --help")
     chance = ("-o", "stochastic_sum", "-d", "half", "--algorithm", "ring", "-e", 64)
     refused(bench("allreduce", *chance), "stochastic_sum by ring", "do not check")
     assert bench("allreduce", *chance, "-c", 0).exit_code == 0
