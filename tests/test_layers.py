@@ -90,7 +90,7 @@ LEVELS: tuple[tuple[str, ...], ...] = (
     ("bench.collective", "bench.nic"),
     ("bench.plot",),
     ("commands",),
-    ("commands.console", "commands.outputs"),
+    ("commands.console", "commands.outputs", "commands.options"),
     ("commands.bench_collective",),
     *((f"commands.{name}",) for name in COMMANDS),
     ("cli",),
@@ -101,7 +101,10 @@ LEVEL = {name: i for i, names in enumerate(LEVELS) for name in names}
 OUTSIDE = {
     "click": {
         "cli",
-        *(f"commands.{name}" for name in ("console", "outputs", "bench_collective", *COMMANDS)),
+        *(
+            f"commands.{name}"
+            for name in ("console", "outputs", "options", "bench_collective", *COMMANDS)
+        ),
     },
     "elftools": {"compiler.assembly", "compiler.compile", "compiler.llvm"},
     "llvmlite": {"compiler.llvm", "compiler.python_ir"},

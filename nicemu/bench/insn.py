@@ -126,7 +126,7 @@ class _Case:
     wide: int = 1
 
 
-_FLOATS = (16, 32, 64)
+FLOAT_SEWS = (16, 32, 64)
 NEXT = (4,)  # the target of a transfer: what follows anyway
 #: at least one of each class but `system`, which ends what runs
 SCALAR: tuple[_Case, ...] = (
@@ -162,17 +162,17 @@ VECTOR: tuple[_Case, ...] = (
     _Case("vadd.vv", "vs2"),
     _Case("vmul.vv", "vs2"),
     _Case("vdiv.vv", "vs2"),
-    _Case("vfadd.vv", "vs2", sews=_FLOATS),
+    _Case("vfadd.vv", "vs2", sews=FLOAT_SEWS),
     _Case("vfwadd.wv", "vs2", sews=(16, 32), wide=2),
-    _Case("vfmul.vv", "vs2", sews=_FLOATS),
-    _Case("vfmacc.vv", "", sews=_FLOATS),
+    _Case("vfmul.vv", "vs2", sews=FLOAT_SEWS),
+    _Case("vfmacc.vv", "", sews=FLOAT_SEWS),
     _Case("vfwmaccbf16.vv", "", sews=(16,), wide=2),
-    _Case("vfdiv.vv", "vs2", sews=_FLOATS),
-    _Case("vfsqrt.v", "vs2", sews=_FLOATS),
+    _Case("vfdiv.vv", "vs2", sews=FLOAT_SEWS),
+    _Case("vfsqrt.v", "vs2", sews=FLOAT_SEWS),
     _Case("vfwcvt.f.f.v", sews=(16, 32), wide=2),
     _Case("vfncvt.f.f.w", sews=(16, 32), wide=2),
-    _Case("vfmin.vv", "vs2", sews=_FLOATS),
-    _Case("vfredusum.vs", "vs1", sews=_FLOATS),
+    _Case("vfmin.vv", "vs2", sews=FLOAT_SEWS),
+    _Case("vfredusum.vs", "vs1", sews=FLOAT_SEWS),
     _Case("vredsum.vs", "vs1"),
     _Case("vslidedown.vi", "vs2", (1,)),
     _Case("vrgather.vv"),
@@ -276,8 +276,7 @@ def _each(machine: Machine, row: Insn, case: _Case, sew: int, lmul: int, *, chai
         loop = [*body, word("addi", TIMES, TIMES, -1)]
         loop += [word("bne", TIMES, ZERO, -4 * len(loop))]
         totals.append(_cycles(machine, code([*head, *loop, word("ebreak")]), case.value))
-    cycles = (totals[1] - totals[0]) / ((LONG - SHORT) * ITERATIONS)
-    return cycles
+    return (totals[1] - totals[0]) / ((LONG - SHORT) * ITERATIONS)
 
 
 def _instruction(row: Insn, case: _Case, i: int, sew: int, lmul: int, chained: bool) -> int:

@@ -19,7 +19,7 @@ from nicemu.device.image import Entry
 from nicemu.dtypes import item_of
 from nicemu.errors import ArgumentError
 
-__all__ = ["FORMATS", "bandwidths", "picture", "picture_format", "throughputs"]
+__all__ = ["FORMATS", "bandwidths", "picture_format", "rooflines", "throughputs"]
 
 #: of files, by the suffix of their names
 FORMATS = ("png", "svg", "pdf")
@@ -43,7 +43,7 @@ def picture_format(path: str) -> str:
     return suffix
 
 
-def picture(rates: OpRates, suffix: str) -> bytes:
+def rooflines(rates: OpRates, suffix: str) -> bytes:
     """Of ops, a file's bytes: a roofline, and rates by size of packets and VLEN, where they vary.
 
     Args:

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from nicemu.commands import options
 from nicemu.commands.console import DIFFERENT, count, progress, show_cores, show_rows
-from nicemu.device.image import PRESETS
 from nicemu.errors import ArgumentError
 
 if TYPE_CHECKING:  # imported where used: help needs neither the core nor a reader
@@ -163,10 +163,7 @@ def _number(x: float | None) -> float | str | None:
 @click.option(
     "--op", default="sum", show_default=True, help="A built-in op, or FILE.py:NAME, one of yours."
 )
-@click.option(
-    "--preset", type=click.Choice(list(PRESETS)),
-    help="Where it rounds: once (wide), at every hop, or at every addition.  [default: the op's]",
-)  # fmt: skip
+@options.preset("--preset")
 @click.option(
     "--topology", default="cards", show_default=True,
     help="Devices between the workers: star, cards, or tree(N) with N children each.",
@@ -191,7 +188,7 @@ def _number(x: float | None) -> float | str | None:
 @click.option(
     "--mtu", type=int, default=1024, show_default=True, help="Most payload bytes of a frame."
 )
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@options.json_flag
 @click.pass_context
 def allreduce(
     ctx: click.Context,
@@ -243,11 +240,17 @@ def allreduce(
     if pcap is not None and trace is not None and Path(pcap).resolve() == Path(trace).resolve():
         raise ArgumentError(f"--pcap and --trace {trace!r}: name two files")
     done: list[_Reduction] = []
-    options: dict[str, Any] = {"seed": seed, "loss": loss, "capture": pcap, "trace": trace}
-    if timed or trace is not None:
-        options["time"] = "packet"
     with (
-        Fabric(len(groups[0]), topology, mtu=mtu, **options) as fabric,
+        Fabric(
+            len(groups[0]),
+            topology,
+            mtu=mtu,
+            seed=seed,
+            loss=loss,
+            capture=pcap,
+            trace=trace,
+            time="packet" if timed or trace is not None else None,
+        ) as fabric,
         Communicator(fabric, algorithm=algorithm) as world,
     ):
         for group in groups:

@@ -9,15 +9,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from itertools import product
 from typing import TYPE_CHECKING
 
 import click
 
+from nicemu.commands import options
 from nicemu.commands.bench_collective import collectives
 from nicemu.commands.console import progress
 from nicemu.commands.outputs import Outputs, answers
-from nicemu.device.image import PRESETS
 from nicemu.device.machine import MACHINES, Machine
 
 if TYPE_CHECKING:  # imported where used: help needs no core
@@ -41,13 +42,14 @@ for command in collectives():
 
 
 @bench.command()
-@click.option("--vlen", type=int, help="Bits of a vector register, else the machine's.")
+@options.vlen
 @click.option(
     "--sew", type=int, multiple=True, default=(16, 32), show_default=True, help="8, 16, 32, 64."
 )
 @click.option(
     "--lmul", type=int, multiple=True, default=(1, 4), show_default=True, help="1, 2, 4, 8."
 )
+@options.machine
 @answers
 def insn(
     vlen: int | None,
@@ -60,12 +62,10 @@ def insn(
     """Measure instructions of every class, by loops of one instruction."""
     from nicemu.bench.insn import insn_costs
 
-    which = MACHINES[machine]
-    which = which if vlen is None else replace(which, vlen=vlen)
     with ExitStack() as stack:
         outputs = Outputs(stack, {"json": as_json, "csv": as_csv})
         with progress("measuring instructions") as advance:
-            found = insn_costs(which, sew, lmul, advance)
+            found = insn_costs(options.machine_of(machine, vlen), sew, lmul, advance)
         outputs.show(found, found.record(), [row.record() for row in found.rows])
 
 
@@ -74,10 +74,7 @@ def insn(
 @click.option(
     "--dtype", "dtypes", multiple=True, help="Formats of elements.  [default: float16, bfloat16]"
 )
-@click.option(
-    "--preset", "presets", type=click.Choice(list(PRESETS)), multiple=True,
-    help="Where it rounds.  [default: the op's]",
-)  # fmt: skip
+@options.preset("--preset", "presets", multiple=True)
 @click.option(
     "--payload", "payloads", type=int, multiple=True, default=(1024,), show_default=True,
     help="Bytes of a packet.",
@@ -88,7 +85,8 @@ def insn(
 )
 @click.option("--rate", type=float, default=200, show_default=True, help="Of a port, Gb/s.")
 @click.option("--by-vlen", is_flag=True, help="Print which VLEN keeps up, and no terms.")
-@click.option("--plot", type=click.Path(), help="A picture: .png, .svg or .pdf (extra viz).")
+@options.plot
+@options.machine
 @answers
 def op(
     ops: tuple[str, ...],
@@ -111,30 +109,30 @@ def op(
     given several times.
     """
     from nicemu.bench.op import GIGA, LineRate, op_rates
-    from nicemu.bench.plot import picture, picture_format
+    from nicemu.bench.plot import rooflines
     from nicemu.compiler.target import target_of
 
     which = MACHINES[machine]
     machines = [replace(which, vlen=vlen) for vlen in vlens or (which.vlen,)]
     lines = [LineRate(count, rate * GIGA) for count in ports]
-    suffix = "" if plot is None else picture_format(plot)
     with ExitStack() as stack:
         outputs = Outputs(stack, {"json": as_json, "csv": as_csv, "plot": plot})
         names = ops or (DEFAULT if target_of(which).vectors else DEFAULT[:1])
         with progress("timing ops") as advance:
             images = [image for name in names for image in _images(name, dtypes, presets, which)]
             found = op_rates(list(product(images, machines, payloads)), lines, advance)
-        if suffix:
-            outputs.write("plot", picture(found, suffix))
-        outputs.show(found.by_vlen() if by_vlen else found, found.record(), found.flat())
+        outputs.show(
+            found.by_vlen() if by_vlen else found,
+            found.record(),
+            found.flat(),
+            partial(rooflines, found),
+        )
 
 
 @bench.command()
 @click.option("--op", default="sum", show_default=True, help="As OP of `nicemu bench op`.")
 @click.option("--dtype", help="Format of elements.  [default: float16, or the op's own]")
-@click.option(
-    "--preset", type=click.Choice(list(PRESETS)), help="Where it rounds.  [default: the op's]"
-)
+@options.preset("--preset")
 @click.option(
     "--payload", "payloads", type=int, multiple=True, default=(256, 512, 1024, 2048, 4096),
     show_default=True, help="Most bytes of a packet.",
@@ -146,7 +144,8 @@ def op(
 @click.option("--rate", type=float, default=200, show_default=True, help="Of a port, Gb/s.")
 @click.option("--packets", type=int, default=1000, show_default=True, help="That each port gets.")
 @click.option("--window", type=int, help="Chunks in flight.  [default: as many as there are slots]")
-@click.option("--plot", type=click.Path(), help="A picture: .png, .svg or .pdf (extra viz).")
+@options.plot
+@options.machine
 @answers
 def nic(
     op: str,
@@ -170,7 +169,7 @@ def nic(
     """
     from nicemu.bench.nic import Load, nic_rates
     from nicemu.bench.op import GIGA, LineRate
-    from nicemu.bench.plot import picture_format, throughputs
+    from nicemu.bench.plot import throughputs
     from nicemu.network.fabric import MAX_WINDOW
 
     which = MACHINES[machine]
@@ -179,16 +178,13 @@ def nic(
         Load(LineRate(n, rate * GIGA), payload, packets, MAX_WINDOW if window is None else window)
         for n, payload in product(ports, payloads)
     ]
-    suffix = "" if plot is None else picture_format(plot)
     with ExitStack() as stack:
         outputs = Outputs(stack, {"json": as_json, "csv": as_csv, "plot": plot})
         dtypes, presets = ([x] if x is not None else [] for x in (dtype, preset))
         with progress("loading devices") as advance:
             image = _images(op, dtypes, presets, which)[0]
             found = nic_rates([(image, *case) for case in product(machines, loads)], advance)
-        if suffix:
-            outputs.write("plot", throughputs(found, suffix))
-        outputs.show(found, found.record(), found.flat())
+        outputs.show(found, found.record(), found.flat(), partial(throughputs, found))
 
 
 def _images(

@@ -8,15 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import ExitStack
+from functools import partial
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from nicemu.collectives.collective import COLLECTIVES, Collective
+from nicemu.commands import options
 from nicemu.commands.console import DIFFERENT, progress, size_of
 from nicemu.commands.outputs import Outputs, answers
-from nicemu.device.image import PRESETS
 
 if TYPE_CHECKING:  # imported where used: help needs no core
     from nicemu.dtypes import Format
@@ -51,7 +52,7 @@ SIZES: tuple[Option, ...] = (
         help="Iterations before all others, each of other numbers, whose bits are compared with "
         "the reference; 0: none.",
     ),
-    click.option("--plot", type=click.Path(), help="A picture: .png, .svg or .pdf (extra viz)."),
+    options.plot,
 )  # fmt: skip
 #: of those that reduce
 OPS: tuple[Option, ...] = (
@@ -59,9 +60,7 @@ OPS: tuple[Option, ...] = (
         "-o", "--op", "op", default="sum", show_default=True,
         help="A built-in op, FILE.py:NAME, or all: sum, prod, min, max, avg.",
     ),
-    click.option(
-        "--preset", type=click.Choice(list(PRESETS)), help="Where it rounds.  [default: the op's]"
-    ),
+    options.preset("--preset"),
 )  # fmt: skip
 #: of those with a root
 ROOT: tuple[Option, ...] = (
@@ -96,6 +95,7 @@ WHERE: tuple[Option, ...] = (
         help="Of a host, to send a message, microseconds.",
     ),
     click.option("--seed", type=int, default=0, show_default=True, help="Of the numbers."),
+    options.machine,
     answers,
 )  # fmt: skip
 
@@ -110,13 +110,13 @@ def _command(record: Collective) -> click.Command:
     def run(ctx: click.Context, /, **arguments: Any) -> None:
         ctx.exit(_run(record, **arguments))
 
-    options = [
+    asked = [
         *(SIZES if record.carries else ()),
         *(OPS if record.reduces else ()),
         *(ROOT if record.rooted else ()),
         *WHERE,
     ]
-    for option in reversed(options):
+    for option in reversed(asked):
         run = option(run)
     text = f"""Measure {record.name} as nccl-tests does.
 
@@ -157,14 +157,13 @@ def _run(
 ) -> int:
     """Measure, show, and the exit code."""
     from nicemu.bench.collective import MICRO, Repeats, Where, collective_times, sizes
-    from nicemu.bench.plot import bandwidths, picture_format
+    from nicemu.bench.plot import bandwidths
 
     least = size_of(minbytes, "minbytes")
     most = max(LARGEST, least) if maxbytes is None else size_of(maxbytes, "maxbytes")
     step = None if stepbytes is None else size_of(stepbytes, "stepbytes")
     repeats = Repeats(iters, warmup_iters, check)
     where = Where(ranks, topology, algorithm, machine, window, mtu, software / MICRO)
-    suffix = "" if plot is None else picture_format(plot)
     with ExitStack() as stack:
         outputs = Outputs(stack, {"json": as_json, "csv": as_csv, "plot": plot})
         cases = _cases(datatype, op)
@@ -175,9 +174,7 @@ def _run(
                 root=root, preset=preset, seed=seed, leave_out=EVERY in (datatype, op),
                 advance=advance,
             )  # fmt: skip
-        if suffix:
-            outputs.write("plot", bandwidths(found, suffix))
-        outputs.show(found, found.record(), found.flat())
+        outputs.show(found, found.record(), found.flat(), partial(bandwidths, found))
     return DIFFERENT if found.wrong else 0
 
 

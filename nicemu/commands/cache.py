@@ -10,6 +10,7 @@ from contextlib import suppress
 
 import click
 
+from nicemu.commands import options
 from nicemu.commands.console import count
 from nicemu.device.image import cache_dir, cached_files
 
@@ -22,7 +23,7 @@ def cache() -> None:
 
 
 @cache.command()
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@options.json_flag
 def info(as_json: bool) -> None:
     """Where it is, and how much is in it."""
     sizes = []

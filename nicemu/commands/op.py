@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from nicemu.commands import options
 from nicemu.commands.console import DIFFERENT
-from nicemu.device.image import PRESETS
-from nicemu.device.machine import MACHINES, Machine
 
 if TYPE_CHECKING:  # imported where used: help needs no core
     from nicemu.ops.op import ReduceOp
@@ -29,8 +28,8 @@ def _about(function: F) -> F:
     for add in (
         click.argument("name", metavar="FILE.py:NAME"),
         click.option("--element", help="Format of the elements; the op's own unless given."),
-        click.option("--preset", type=click.Choice(list(PRESETS)), help="The op's own by default."),
-        click.option("--json", "as_json", is_flag=True, help="Print one JSON object."),
+        options.preset("--preset"),
+        options.json_flag,
     ):
         function = add(function)
     return function
@@ -38,19 +37,7 @@ def _about(function: F) -> F:
 
 def _on(function: F) -> F:
     """The arguments that say on which machine."""
-    for add in (
-        click.option(
-            "--machine", type=click.Choice(list(MACHINES)), default="card", show_default=True
-        ),
-        click.option("--vlen", type=int, help="Bits of a vector register, else the machine's."),
-    ):
-        function = add(function)
-    return function
-
-
-def _machine(name: str, vlen: int | None) -> Machine:
-    row = MACHINES[name]
-    return row if vlen is None else replace(row, vlen=vlen)
+    return options.machine(options.vlen(function))
 
 
 def _op(name: str, element: str | None) -> ReduceOp:
@@ -83,7 +70,7 @@ def check(
 
     The exit status is 1 when the op is not to be used.
     """
-    which = _machine(machine, vlen)
+    which = options.machine_of(machine, vlen)
     found = _op(name, element).check(which, element=element, preset=preset, seed=seed)
     click.echo(json.dumps(found.record(), indent=2) if as_json else str(found))
     ctx.exit(0 if found.ok else DIFFERENT)
@@ -103,7 +90,7 @@ def cost(
     as_json: bool,
 ) -> None:
     """Count the instructions of every entry for full packets."""
-    which = _machine(machine, vlen)
+    which = options.machine_of(machine, vlen)
     found = _op(name, element).cost(which, payload, element=element, preset=preset)
     click.echo(json.dumps(found.record(), indent=2) if as_json else str(found))
 
@@ -120,7 +107,7 @@ def disasm(
     as_json: bool,
 ) -> None:
     """Print the code of an op, and the lines of its source beside it."""
-    which = _machine(machine, vlen)
+    which = options.machine_of(machine, vlen)
     found = _op(name, element).disasm(which, element=element, preset=preset)
     click.echo(json.dumps([asdict(row) for row in found.rows], indent=2) if as_json else str(found))
 
@@ -139,6 +126,6 @@ def trace(
     as_json: bool,
 ) -> None:
     """Print each instruction of one call on 8 elements, and what it wrote."""
-    which = _machine(machine, vlen)
+    which = options.machine_of(machine, vlen)
     found = _op(name, element).trace(entry, machine=which, element=element, preset=preset)
     click.echo(json.dumps(found.record(), indent=2) if as_json else str(found))

@@ -15,7 +15,6 @@ from typing import Any, TypeVar
 
 import click
 
-from nicemu.device.machine import MACHINES
 from nicemu.errors import ArgumentError
 from nicemu.files import WholeFile
 
@@ -26,13 +25,10 @@ STDOUT = "-"
 
 
 def answers(function: F) -> F:
-    """The machine, and where the answer goes."""
+    """Where the answer goes."""
     for add in (
         click.option("--csv", "as_csv", type=click.Path(), help="Rows to a file; - is stdout."),
         click.option("--json", "as_json", type=click.Path(), help="All to a file; - is stdout."),
-        click.option(
-            "--machine", type=click.Choice(list(MACHINES)), default="card", show_default=True
-        ),
     ):
         function = add(function)
     return function
@@ -49,12 +45,16 @@ class Outputs:
                  if where.count(file) > 1]  # fmt: skip
         if twice:
             raise ArgumentError(f"--{' and --'.join(asked)} {twice[0]!r}: name two files")
+        if "plot" in asked:
+            from nicemu.bench.plot import picture_format
+
+            self._format = picture_format(asked["plot"])
         self._files = {
             kind: None if path == STDOUT else stack.enter_context(WholeFile(path))
             for kind, path in asked.items()
         }
 
-    def write(self, kind: str, data: bytes) -> None:
+    def _write(self, kind: str, data: bytes) -> None:
         """What was made of one kind, if it was asked for."""
         if kind not in self._files:
             return
@@ -65,13 +65,28 @@ class Outputs:
             with file.put() as part:
                 part.write_bytes(data)
 
-    def show(self, found: object, record: Any, rows: Sequence[Mapping[str, Any]]) -> None:
-        """What was found in each form that is asked for; for people, unless - is."""
-        self.write("json", f"{json.dumps(record, indent=2)}\n".encode())
+    def show(
+        self,
+        found: object,
+        record: Any,
+        rows: Sequence[Mapping[str, Any]],
+        draw: Callable[[str], bytes] | None = None,
+    ) -> None:
+        """What was found in each form that is asked for; for people, unless - is.
+
+        Args:
+            found: for people.
+            record: for JSON.
+            rows: for CSV.
+            draw: makes a picture in a format.
+        """
+        if draw is not None and "plot" in self._files:
+            self._write("plot", draw(self._format))
+        self._write("json", f"{json.dumps(record, indent=2)}\n".encode())
         lines = io.StringIO(newline="")
         table = csv.DictWriter(lines, rows[0], lineterminator="\n")
         table.writeheader()
         table.writerows(rows)
-        self.write("csv", lines.getvalue().encode())
+        self._write("csv", lines.getvalue().encode())
         if None not in self._files.values():
             click.echo(str(found))

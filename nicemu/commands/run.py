@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from nicemu.commands import options
 from nicemu.commands.console import show_cores, size_of
 from nicemu.device.machine import MACHINES
 from nicemu.errors import ArgumentError, FileFormatError
@@ -41,7 +42,7 @@ MOST_EXIT = 125  # of a guest: what shells leave to programs
     help="Most instructions + vector elements of each core.",
 )  # fmt: skip
 @click.option("--log", type=click.Path(), help="What each instruction commits; - is stdout.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@options.json_flag
 @click.pass_context
 def run(
     ctx: click.Context,
