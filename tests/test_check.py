@@ -21,6 +21,7 @@ from nicemu.dtypes import format_of
 from nicemu.ops.bounds import bounds
 from nicemu.ops.builtin import builtin
 from nicemu.ops.check import Check, check
+from nicemu.ops.samples import LONGEST, digits, every
 from tests.encode import encode, image, vtype
 
 CARD = MACHINES["card"]
@@ -385,6 +386,52 @@ def test_the_simplest_example_is_one() -> None:
     assert (a + b) + c != a + (b + c)
     left, right = (np.float32(x.split(" = ")[1]) for x in given.split(", "))
     assert left == (a + b) + c and right == a + (b + c)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_an_example_among_random_elements_is_a_short_one(seed: int) -> None:
+    """No simple element shows it: of those that do, one of few digits is told."""
+
+    def lifted(element: str) -> str:
+        @nicemu.reduce_op(element=element)
+        def total(a: Any, b: Any) -> Any:
+            return a + b
+
+        @total.lift
+        def _(x: Any) -> Any:
+            if 1.6 < x < 1.9:
+                raise ValueError("between")
+            return x
+
+        return str(finding(total.check(seed=seed), "lift").detail.rpartition(": ")[2])
+
+    assert lifted("float16") == lifted("float32") == "1.75"
+
+    @nicemu.reduce_op(element="float32")
+    def odd(a: Any, b: Any) -> Any:
+        return b if 0.3 < a < 0.4 else a + b
+
+    example = law(odd.check(seed=seed), "commutative").example
+    a, b = (np.float32(x) for x in example.partition(":")[0].split(", "))
+    assert {0.3 < a < 0.4, 0.3 < b < 0.4} == {True, False}
+    assert digits(np.array([a, b])).sum() < 14 < digits(np.array([0.3984375]))[0]
+
+
+@pytest.mark.parametrize("name", ["float16", "bfloat16", "float8_e5m2", "int8", "uint8", "int16"])
+def test_all_patterns_are_tried_the_shortest_first(name: str) -> None:
+    row = format_of(name)
+    values = every(row)
+    assert np.unique(values.view(row.bits_dtype)).size == values.size == 1 << (8 * row.size)
+    wanted = [0, 1, 2, 3] if row.kind == "uint" else [0, 1, -1, 2, 3]
+    first = [x for x in values[:6].astype(float) if not np.signbit(x) or x]  # without -0
+    assert first[: len(wanted)] == wanted
+
+
+def test_digits() -> None:
+    told = {0.0: 1, -1.0: 1, 3.0: 2, 100.0: 7, 0.5: 3, -1.5: 3, 0.0625: 9, 2.0**-1074: 2149}
+    values = np.array([*told, np.inf, np.nan])
+    assert digits(values).tolist() == [*told.values(), LONGEST, LONGEST]
+    assert digits(np.array([-128, 127], np.int8)).tolist() == [8, 7]
 
 
 def test_a_decay_is_neither() -> None:

@@ -26,12 +26,13 @@ from nicemu.dtypes import Format, Item, item_of
 from nicemu.errors import FaultError, StatusError
 from nicemu.ops.about import AboutImage
 from nicemu.ops.bounds import bounds
-from nicemu.ops.samples import edges, every, ordinary, simple
+from nicemu.ops.samples import digits, edges, every, ordinary, short, simple
 from nicemu.tables import Table
 
 __all__ = ["Check", "Finding", "Law", "check"]
 
 RANDOM = 4096  # random elements or groups of them
+SHORT = 512  # the same, of few digits
 ROUNDING = 4  # ulp of the largest number involved that rounding explains
 SHIFT = 7919  # elements by which the streams of one list are moved against each other
 MOST_EDGES = 16  # elements of which all groups with an end of the format are tried
@@ -296,7 +297,24 @@ def _tried(row: Format, seed: int) -> np.ndarray:
     """All elements of at most 16 bits; of wider ones some, the simplest first."""
     if row.size <= 2:
         return every(row)
-    return np.concatenate([simple(row, row.fraction_bits), ordinary(row, RANDOM, seed), edges(row)])
+    return np.concatenate([simple(row, row.fraction_bits), *_random(row, [seed]), edges(row)])
+
+
+def _random(row: Format, seeds: Sequence[int]) -> list[np.ndarray]:
+    """Groups with an element for each seed, those of the fewest digits first.
+
+    In half of the short ones a single element is random, so that the others can be seen not to
+    matter.
+    """
+    size, number = len(seeds), np.arange(SHORT)
+    few = simple(row, 0)[1:5]
+    others, turn = few[number // (2 * size) % few.size], number % (2 * size)
+    groups = []
+    for i, seed in enumerate(seeds):
+        numbers = np.where((turn == i) | (turn >= size), short(row, SHORT, seed), others)
+        groups.append(np.concatenate([numbers, ordinary(row, RANDOM, seed)]))
+    order = np.argsort(sum(map(digits, groups)), kind="stable")
+    return [group[order] for group in groups]
 
 
 def _elements(lab: _Lab, host: HostKernels | None, seed: int) -> list[Finding]:
@@ -442,12 +460,10 @@ def _few(lab: _Lab, size: int) -> np.ndarray:
 
 
 def _ordinary(lab: _Lab, size: int, seed: int) -> list[np.ndarray]:
-    row = lab.formats.element.formats[0]
-    groups = _groups(_few(lab, size), size)
-    return [
-        np.concatenate([group, ordinary(row, RANDOM, seed + 1 + i)])
-        for i, group in enumerate(groups)
-    ]
+    """Groups of the simplest elements, then of random ones."""
+    random = _random(lab.formats.element.formats[0], range(seed + 1, seed + 1 + size))
+    groups = zip(_groups(_few(lab, size), size), random, strict=True)
+    return [np.concatenate(group) for group in groups]
 
 
 def _ends(lab: _Lab, size: int) -> list[np.ndarray]:

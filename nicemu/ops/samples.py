@@ -1,17 +1,21 @@
-"""Elements to try ops on, per format: simple ones, ordinary ones, and the ends of the format.
+"""Elements to try ops on, per format: simple ones, short ones, ordinary ones, and the ends of the
+format.
 
-Owns: the lists.  What is tried with them is cost's and check's affair.
+Owns: the lists, and how long numbers are.  What is tried with them is cost's and check's affair.
 """
 
 from __future__ import annotations
+
+from functools import cache
 
 import numpy as np
 
 from nicemu.dtypes import Format
 
-__all__ = ["edges", "every", "ordinary", "simple"]
+__all__ = ["digits", "edges", "every", "ordinary", "short", "simple"]
 
 SMALL = 100  # the largest ordinary integer
+LONGEST = 4096  # more digits than any number has
 
 
 def ordinary(row: Format, count: int, seed: int) -> np.ndarray:
@@ -26,6 +30,32 @@ def ordinary(row: Format, count: int, seed: int) -> np.ndarray:
     if row.kind != "bool":
         numbers[numbers == 0] = 1
     return numbers.astype(row.dtype)
+
+
+def short(row: Format, count: int, seed: int) -> np.ndarray:
+    """Random elements of few binary digits, shape (count,): 1..15 times or by a power of two."""
+    rng = np.random.default_rng([seed, count])
+    if row.kind == "bool":
+        return rng.integers(0, 2, count).astype(row.dtype)
+    numbers, powers = rng.integers(1, 16, count), rng.integers(-4, 4, count)
+    signs = rng.choice([1, -1] if row.kind != "uint" else [1], count)
+    scaled = np.ldexp(signs * numbers, powers if row.kind == "float" else np.maximum(powers, 0))
+    return scaled.astype(row.dtype)
+
+
+def digits(values: np.ndarray) -> np.ndarray:
+    """How long numbers are: binary digits before the point, and twice those behind it; LONGEST for
+    what is no finite number.
+    """
+    with np.errstate(invalid="ignore"):  # signalling NaNs
+        wide = values.astype(np.float64)
+    finite = np.isfinite(wide)
+    fraction, exponent = np.frexp(np.where(finite, np.abs(wide), 0.0))
+    units = (fraction * 2.0**53).astype(np.int64)
+    behind = 54 - np.frexp((units & -units).astype(np.float64))[1] - exponent
+    before = np.maximum(exponent, 1)
+    length = before + 2 * np.where(units == 0, 0, np.maximum(behind, 0))
+    return np.where(finite, length, LONGEST)
 
 
 def simple(row: Format, fraction_bits: int) -> np.ndarray:
@@ -65,8 +95,14 @@ def edges(row: Format) -> np.ndarray:
     return np.array(patterns[1:], row.bits_dtype).view(row.dtype)  # +0 is simple
 
 
+@cache
 def every(row: Format) -> np.ndarray:
-    """All patterns of a format of at most 16 bits, as its dtype; of a bool 0 and 1."""
+    """All patterns of a format of at most 16 bits, as its dtype, the shortest numbers first; of a
+    bool 0 and 1.
+    """
     if row.kind == "bool":
         return np.array([False, True])
-    return np.arange(1 << (8 * row.size), dtype=row.bits_dtype).view(row.dtype)
+    patterns = np.arange(1 << (8 * row.size), dtype=row.bits_dtype).view(row.dtype)
+    values = patterns[np.argsort(digits(patterns), kind="stable")]
+    values.flags.writeable = False
+    return values
