@@ -524,7 +524,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         "the completion handler does not wait for other packets",
         "nicemu/device/schedule.py",
         "if any(message.left[: job.stage]):",
-        "if any(message.left[:_PAYLOAD]):",
+        "if any(message.left[: min(job.stage, _PAYLOAD)]):",
         "tests/test_schedule.py::test_completion_after_all_feedback",
     ),
     Mutation(

@@ -247,8 +247,14 @@ def test_a_core_is_free_where_a_packet_was() -> None:
     assert [(one.begin, one.cluster) for one in runs["payload"]] == begins
 
 
+#: arrival, message, bytes: close together and far apart
 ROWS = st.lists(
-    st.tuples(st.integers(0, 300), st.integers(0, 6), st.integers(0, 2000)), max_size=60
+    st.tuples(
+        st.integers(0, 20) | st.integers(0, 300),
+        st.integers(0, 6),
+        st.sampled_from([0, 64, 1000, 8000]),
+    ),
+    max_size=60,
 )
 
 

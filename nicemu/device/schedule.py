@@ -297,16 +297,15 @@ class _Device:
             self._ready.setdefault(job.packet.message, deque()).append(job)
 
     def _advance(self, job: _Job, now: int) -> None:
-        """A stage of the packet is over, and with its last packet a stage of the message."""
+        """A stage of the packet is over: whoever that held may be scheduled, or not yet."""
         message, stage = self._messages[job.packet.message], job.stage
         message.left[stage] -= 1
         if stage < job.until:
             job.stage, job.since = stage + 1, now
             message.held.appendleft(job)  # of those that the header handler holds it was the first
-        if not message.left[stage]:
-            held, message.held = message.held, deque()
-            for each in held:
-                self._offer(each, now)
+        held, message.held = message.held, deque()
+        for each in held:
+            self._offer(each, now)
 
     # ---- from the messages to a cluster ----------------------------------------------------------
 
