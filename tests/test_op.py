@@ -111,6 +111,20 @@ def test_generators_are_refused() -> None:
         reduce_op(merge)
 
 
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda name: reduce_op(abs2, name=name),
+        lambda name: reduce_op.c("", name=name),
+        lambda name: reduce_op.asm("", name=name, element="float32"),
+    ],
+)
+def test_names_that_are_refused(make: Callable[[str], ReduceOp]) -> None:
+    for name in ("", " ", "a b"):
+        with pytest.raises(nicemu.ArgumentError, match=f"name '{name}' of a reduce op: pass name="):
+            make(name)
+
+
 def test_formats_that_are_refused() -> None:
     op = reduce_op(lambda a, b: a, name="mine")
     with pytest.raises(nicemu.ArgumentError, match="mine: element is open"):

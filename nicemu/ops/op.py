@@ -13,7 +13,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import FunctionType
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, overload
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, TypeAlias, overload
 
 import numpy as np
 
@@ -145,19 +145,36 @@ class _PythonSource(_Functions):
 
 
 @dataclass(frozen=True)
-class _CSource(_Functions):
-    """A text in C."""
+class _Text:
+    """A source that is a text, and the name of its op and of its file."""
 
+    language: ClassVar[str]
+    suffix: ClassVar[str]
     name: str
     text: str
     file: str
     finishes: bool = False
 
+    @classmethod
+    def read(cls, source: str | Path, name: str | None) -> Self:
+        """See :meth:`_Maker.c`, also for what it raises."""
+        text, file = _read(source)
+        if name is None:
+            name = Path(file).stem if file else cls.language
+        return cls(name, text, file or f"{name}{cls.suffix}")
+
     def key(self) -> Hashable:
         """See compile.Source."""
         from nicemu.compiler.clang import RECIPE
 
-        return ("c", RECIPE, self.text, self.file)
+        return (self.language, RECIPE, self.text, self.file)
+
+
+class _CSource(_Text, _Functions):
+    """A text in C."""
+
+    language = "c"
+    suffix = ".c"
 
     def functions(self, formats: Formats, lines: bool = False) -> Mapping[str, ScalarFunction]:
         """See compile.Source."""
@@ -173,20 +190,11 @@ class _CSource(_Functions):
         return "" if text is None else shown(self.file, line, text)
 
 
-@dataclass(frozen=True)
-class _AssemblySource:
+class _AssemblySource(_Text):
     """A text in assembly, for formats that do not change."""
 
-    name: str
-    text: str
-    file: str
-    finishes: bool = False
-
-    def key(self) -> Hashable:
-        """See compile.Source."""
-        from nicemu.compiler.clang import RECIPE
-
-        return ("assembly", RECIPE, self.text, self.file)
+    language = "asm"
+    suffix = ".s"
 
     def code(self, formats: Formats, target: Target) -> Code:
         """See compile.Source."""
@@ -658,11 +666,10 @@ class _Maker:
             ArgumentError: an unknown format or preset.
             FileFormatError: the file cannot be read.
         """
-        text, file = _read(source)
-        called = name or (Path(file).stem if file else "c")
+        made = _CSource.read(source, name)
         return ReduceOp(
-            called,
-            _CSource(called, text, file or f"{called}.c"),
+            made.name,
+            made,
             element=element,
             accumulator=accumulator,
             partial=partial,
@@ -694,11 +701,10 @@ class _Maker:
             ArgumentError: an unknown format or preset.
             FileFormatError: the file cannot be read.
         """
-        text, file = _read(source)
-        called = name or (Path(file).stem if file else "asm")
+        made = _AssemblySource.read(source, name)
         return ReduceOp(
-            called,
-            _AssemblySource(called, text, file or f"{called}.s"),
+            made.name,
+            made,
             element=element,
             accumulator=accumulator,
             partial=partial,
