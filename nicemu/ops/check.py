@@ -325,18 +325,17 @@ def _elements(lab: _Lab, host: HostKernels | None, seed: int) -> list[Finding]:
     pairs, groups = _ordinary(lab, 2, seed), _groups(_few(lab, 3), 3)
     out = []
     differ = cases = 0
-    for what, leave, item, streams in (
-        ("lift", "emit", lab.formats.partial, [elements]),
-        ("finish", "finish", lab.formats.result, [elements]),
-        ("merge", "emit", lab.formats.partial, pairs),
-        ("", "finish", lab.formats.result, groups),
+    for what, said, leave, item, streams in (
+        ("lift", tried, "emit", lab.formats.partial, [elements]),
+        ("finish", tried, "finish", lab.formats.result, [elements]),
+        ("merge", f"{pairs[0].size:,} pairs", "emit", lab.formats.partial, pairs),
+        ("", "", "finish", lab.formats.result, groups),  # for the host's bits alone
     ):
         values, statuses = lab.run([Stream(x, rank) for rank, x in enumerate(streams)], leave)
         if host is not None:
             differ += _differing(lab, host, [x[statuses == 0] for x in streams], leave)
         cases += values.size
         if what:
-            said = tried if streams == [elements] else f"{values.size:,} pairs"
             told = _told(lab, what, said, streams, values, statuses, item)
             if what == "merge" and statuses.all():  # no two workers can be reduced
                 told = replace(told, detail=f"no pair passes: {told.detail}", good=False)

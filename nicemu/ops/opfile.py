@@ -46,11 +46,9 @@ def find_op(name: str) -> Callable[[str | Format], ReduceOp]:
     if isinstance(found, ReduceOp):
         return lambda _: found
     ops = [key for key, value in vars(module).items() if isinstance(value, ReduceOp)]
-    remedy = (
-        f"use {', '.join(f'{path or name}:{key}' for key in ops)}"
-        if ops
-        else ("define one with @nicemu.reduce_op")
-    )
+    remedy = "define one with @nicemu.reduce_op"
+    if ops:
+        remedy = f"use {', '.join(f'{path or name}:{key}' for key in ops)}"
     what = f"is {type(found).__name__} and no reduce op" if found is not None else "is no reduce op"
     raise ArgumentError(f"op {name!r} {what}: {remedy}")
 
@@ -66,9 +64,7 @@ def _run(path: Path) -> ModuleType:
     sys.path.insert(0, str(path.resolve().parent))  # the file may import its neighbours
     try:
         spec.loader.exec_module(module)
-    except NicemuError as error:
-        raise FileFormatError(f"{path}{_line(error, path)}: {error}") from error
-    except OSError as error:
+    except (NicemuError, OSError) as error:
         raise FileFormatError(f"{path}{_line(error, path)}: {error}") from error
     except (Exception, SystemExit) as error:
         text = f"{type(error).__name__}: {error}".rstrip(": ")

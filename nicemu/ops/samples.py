@@ -33,7 +33,9 @@ def ordinary(row: Format, count: int, seed: int) -> np.ndarray:
 
 
 def short(row: Format, count: int, seed: int) -> np.ndarray:
-    """Random elements of few binary digits, shape (count,): 1..15 times or by a power of two."""
+    """Random elements of few binary digits, shape (count,): 1..15 times a power of two, of either
+    sign.
+    """
     rng = np.random.default_rng([seed, count])
     if row.kind == "bool":
         return rng.integers(0, 2, count).astype(row.dtype)
