@@ -325,7 +325,7 @@ def _elements(lab: _Lab, host: HostKernels | None, seed: int) -> list[Finding]:
     pairs, groups = _ordinary(lab, 2, seed), _groups(_few(lab, 3), 3)
     out = []
     differ = cases = 0
-    for what, said, leave, item, streams in (
+    for what, shown, leave, item, streams in (
         ("lift", tried, "emit", lab.formats.partial, [elements]),
         ("finish", tried, "finish", lab.formats.result, [elements]),
         ("merge", f"{pairs[0].size:,} pairs", "emit", lab.formats.partial, pairs),
@@ -336,7 +336,7 @@ def _elements(lab: _Lab, host: HostKernels | None, seed: int) -> list[Finding]:
             differ += _differing(lab, host, [x[statuses == 0] for x in streams], leave)
         cases += values.size
         if what:
-            told = _told(lab, what, said, streams, values, statuses, item)
+            told = _told(lab, what, shown, streams, values, statuses, item)
             if what == "merge" and statuses.all():  # no two workers can be reduced
                 told = replace(told, detail=f"no pair passes: {told.detail}", good=False)
             out.append(told)
