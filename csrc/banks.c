@@ -1,6 +1,85 @@
 /* banks.c: see banks.h. */
 #include "banks.h"
 
+#include <stdlib.h>
+
+/* ---- beats ------------------------------------------------------------------------------ */
+
+static bool power_of_two(u32 n)
+{
+    return n && !(n & (n - 1));
+}
+
+bool banks_sound(const nicemu_bank_shape *s)
+{
+    return power_of_two(s->banks) && s->banks <= MAX_BANKS && power_of_two(s->bytes) &&
+           s->bytes <= MAX_BANK_BYTES;
+}
+
+static int by_cycle(const void *a, const void *b)
+{
+    u64 x = ((const nicemu_beat *)a)->cycle, y = ((const nicemu_beat *)b)->cycle;
+    return (x > y) - (x < y);
+}
+
+static u64 put_beats(const nicemu_bank_shape *s, const nicemu_access *a, nicemu_beat *beats)
+{
+    u64 n = banks_beats(a), word = a->address / a->beat, end = a->address + a->bytes;
+    for (u64 i = 0; i < n; i++, word++) {
+        u64 from = word * a->beat, to = from + a->beat;
+        u64 banks = banks_of(s, from > a->address ? from : a->address, to < end ? to : end);
+        beats[i] = (nicemu_beat){a->cycle + i, banks, a->atomic ? banks : 0};
+    }
+    return n;
+}
+
+u64 banks_asked(const nicemu_bank_shape *shape, const nicemu_access *accesses, u64 n,
+                nicemu_beat *beats)
+{
+    u64 all = 0, used = 0;
+    for (u64 i = 0; i < n; i++)
+        all += put_beats(shape, &accesses[i], beats + all);
+    if (all)
+        qsort(beats, all, sizeof *beats, by_cycle);
+    for (u64 i = 0; i < all; i++) {
+        if (used && beats[used - 1].cycle == beats[i].cycle) {
+            beats[used - 1].banks |= beats[i].banks;
+            beats[used - 1].held |= beats[i].held;
+        } else {
+            beats[used++] = beats[i];
+        }
+    }
+    return used;
+}
+
+int nicemu_beats(const nicemu_bank_shape *shape, const nicemu_access *accesses, uint64_t n,
+                 nicemu_beat *beats, uint64_t *count)
+{
+    *count = 0;
+    if (!banks_sound(shape))
+        return NICEMU_EINVAL;
+    for (u64 i = 0; i < n; i++) {
+        if (!accesses[i].bytes || !accesses[i].beat)
+            return NICEMU_EINVAL;
+        *count += banks_beats(&accesses[i]);
+    }
+    if (beats)
+        *count = banks_asked(shape, accesses, n, beats);
+    return NICEMU_OK;
+}
+
+int nicemu_bank_masks(const nicemu_bank_shape *shape, const uint64_t *begins, const uint64_t *ends,
+                      uint64_t n, uint64_t *masks)
+{
+    if (!banks_sound(shape))
+        return NICEMU_EINVAL;
+    for (u64 i = 0; i < n; i++)
+        masks[i] = banks_of(shape, begins[i], ends[i]);
+    return NICEMU_OK;
+}
+
+/* ---- arbitration ------------------------------------------------------------------------ */
+
 /* A bank serves one hart a cycle.  Its arbiter has a pointer: the first hart from there on that
  * asks is served, and the pointer moves to the next after it that asks in that cycle (rr_arb_tree
  * of PULP's common_cells, FairArb). */

@@ -87,6 +87,8 @@ bool device_open(struct device *d)
             return false;
         core->job = NO_JOB;
     }
+    d->sched.costs = c->costs;
+    d->sched.cores = c->cores->n;
     return true;
 }
 
@@ -225,15 +227,16 @@ static nicemu_span span_of(const struct work *w, u32 kind, u64 begin, u64 end)
 }
 
 static void put_call(const struct work *w, const struct call *call, const nicemu_stop *stop,
-                     u64 start, u64 cycles)
+                     struct period when, u64 alone)
 {
-    const struct station *s = &w->lane->station;
-    nicemu_span span = span_of(w, NICEMU_SPAN_CORE, start, w->kept->ready);
-    span.core = s->hart->id;
+    u64 cycle = w->device->config.costs.cycle;
+    nicemu_span span = span_of(w, NICEMU_SPAN_CORE, when.start, when.end);
+    span.core = w->kept->core;
     span.pc = call->pc;
-    span.cycles = cycles;
+    span.cycles = alone / cycle;
+    span.conflicts = (when.end - when.start - alone) / cycle;
     span.instructions = stop->instructions;
-    span.child = get32(s->host_arguments + CONTEXT_CHILD);
+    span.child = get32(w->lane->station.host_arguments + CONTEXT_CHILD);
     span.payloads = call->k;
     w->kept->record = trace_add(&w->device->outlet->trace, &span);
 }
@@ -247,59 +250,98 @@ static void put_taken(const struct work *w, u64 frame)
 
 /* ---- calls ------------------------------------------------------------------------------ */
 
-/* A handler runs: true when it returned 0. */
-static bool handled(const struct work *w, const struct call *call, struct call_end *end,
-                    u64 *cycles)
+static struct call_key key_of(const struct work *w, const struct call *call)
 {
+    const nicemu_bank_shape *banks = &w->device->config.costs.banks;
+    u64 bank = w->lane->station.accumulator / banks->bytes % banks->banks;
+    return (struct call_key){call->pc, call->count, call->slot, (u32)bank};
+}
+
+/* A handler runs: true when it returned 0.  If its clock runs, too, what it asks of the banks is
+ * taken from the call before that was like it, if that took as many cycles. */
+static bool handled(const struct work *w, const struct call *call, struct call_end *end,
+                    struct known_call *took)
+{
+    struct device *d = w->device;
     const struct station *s = &w->lane->station;
-    bool clock = w->device->config.costs.cycle;
-    clear_core(w->device, w->member, s);
-    u64 before = clock ? hart_cycles(s->hart) : 0;
+    clear_core(d, w->member, s);
+    if (!d->config.costs.cycle)
+        return station_call(s, call, end);
+    struct known *known = d->outlet->known;
+    struct call_key key = key_of(w, call);
+    struct known_call *found = known_find(known, &key);
+    bool look = !found || !found->key.pc || found->stale;
+    nicemu_access *record = look ? known_record(known) : NULL;
+    u64 before = hart_cycles(s->hart);
+    if (record)
+        nicemu_accesses(d->config.cores, s->hart->id, record, RECORDED);
     bool good = station_call(s, call, end);
-    *cycles = clock ? hart_cycles(s->hart) - before : 0;
-    struct known *known = w->device->outlet->known;
-    struct known_call *found = known && good ? known_find(known, call->pc, call->count) : NULL;
-    if (found)
-        *found = (struct known_call){call->pc, call->count, *cycles};
+    u64 cycles = hart_cycles(s->hart) - before, n = 0;
+    if (record) {
+        nicemu_accesses_count(d->config.cores, s->hart->id, &n);
+        nicemu_accesses(d->config.cores, s->hart->id, NULL, 0);
+        *took = known_recorded(known, good ? found : NULL, &key, &d->config.costs.banks, n, cycles);
+    } else if (found) {
+        found->stale = found->cycles != cycles;
+        *took = *found;
+        took->cycles = cycles;
+    }
+    d->outlet->starved |= known->starved;
     return good;
 }
 
 /* Is it known what a handler takes that need not run? */
-static bool reused(const struct work *w, const struct call *call, u64 *cycles)
+static bool reused(const struct work *w, const struct call *call, struct known_call *took)
 {
-    struct known *known = w->device->outlet->known;
-    const struct known_call *found = known ? known_find(known, call->pc, call->count) : NULL;
-    if (!found || !found->pc)
+    const struct outlet *o = w->device->outlet;
+    struct call_key key = key_of(w, call);
+    const struct known_call *found = o->reuse ? known_find(o->known, &key) : NULL;
+    if (!found || !found->key.pc)
         return false;
-    *cycles = found->cycles;
+    *took = *found;
     return true;
 }
 
-/* Run an entry on the lane's core, after what the core is doing. */
+/* The core whose time a call takes from then on: the lane's; or the first of its cluster that is
+ * idle, while none of them is at work on the lane. */
+static u32 core_for(const struct work *w, u64 given)
+{
+    const struct device *d = w->device;
+    u32 own = w->lane->station.hart->id;
+    if (!d->config.any_core)
+        return own;
+    if (w->kept->ready > given)
+        return w->kept->core;
+    return sched_core(&d->sched, sched_cluster(&d->sched, own), given);
+}
+
+/* Run an entry, after what its core is doing. */
 static bool invoke(struct work *w, struct call *call)
 {
     struct device *d = w->device;
-    u32 core = w->lane->station.hart->id;
     struct call_end end = {.status = 0};
+    struct known_call took = {.n = 0};
     const nicemu_device_config *c = &d->config;
+    u64 given = w->now + c->costs.dispatch;
     call->count = w->piece.count;
     call->budget = c->budget;
-    u64 cycles;
-    bool good = reused(w, call, &cycles) || handled(w, call, &end, &cycles);
-    u64 took =
-        c->costs.cycle ? cycles * c->costs.cycle : end.stop.instructions * c->instruction_time;
-    u64 given = w->now + c->costs.dispatch, start = later(d->core[core].free_at, given);
+    bool good = reused(w, call, &took) || handled(w, call, &end, &took);
+    u64 alone =
+        c->costs.cycle ? took.cycles * c->costs.cycle : end.stop.instructions * c->instruction_time;
+    w->kept->core = core_for(w, given);
+    struct period ran = sched_run(&d->sched, w->kept->core, given, alone, took.beats, took.n);
+    w->kept->ready = ran.end;
     outlet_until(d->outlet, STAGE_DEVICE, given);
-    outlet_until(d->outlet, STAGE_QUEUE, start);
-    w->kept->ready = start + took;
-    outlet_until(d->outlet, STAGE_CORE, w->kept->ready);
-    d->core[core].free_at = w->kept->ready;
+    outlet_until(d->outlet, STAGE_QUEUE, ran.start);
+    outlet_until(d->outlet, STAGE_CORE, ran.start + alone);
+    outlet_until(d->outlet, STAGE_BANKS, ran.end);
+    d->outlet->starved |= d->sched.starved;
     d->counters.calls++;
     if (d->outlet->trace.on)
-        put_call(w, call, &end.stop, start, cycles);
+        put_call(w, call, &end.stop, ran, alone);
     if (!good) {
         w->version->state = SLOT_FAILED;
-        d->outlet->broke(d->outlet->fabric, d, w->member->group, w->turn, core, &end);
+        d->outlet->broke(d->outlet->fabric, d, w->member->group, w->turn, w->kept->core, &end);
     }
     return good;
 }
@@ -520,6 +562,9 @@ static bool write_message(struct work *w, u32 which, struct call *call)
         buffer_release(b);
         return false;
     }
+    const struct station *s = &w->lane->station;
+    struct sched *sched = &w->device->sched;
+    sched_move_out(sched, sched_cluster(sched, s->hart->id), s->destination, bytes, w->kept->ready);
     if (partial)
         keep_message(w, KIND_UP, e->types[NICEMU_PARTIALS], FLAG_PARTIAL, b, bytes);
     else
@@ -680,18 +725,20 @@ static u64 parsed(const struct device *d, u64 now)
     return now + d->config.costs.parse;
 }
 
-/* ... and its payload is in the scratchpad of the lane's core. */
-static u64 taken_in(struct device *d, const struct lane *lane, u64 bytes, u64 now)
+/* ... and a child's payload is in the scratchpad of the lane's core. */
+static u64 taken_in(struct work *w, u32 child, u64 bytes, u64 now)
 {
-    u32 engine = engine_of(&d->config.costs, lane->station.hart->id);
-    u64 *end = &d->dma_free[engine], at = parsed(d, now), start = later(*end, at);
-    outlet_until(d->outlet, STAGE_QUEUE, start);
-    *end = start + bytes * d->config.costs.dma_byte / FEMTOSECONDS;
-    outlet_until(d->outlet, STAGE_DMA, *end);
-    if (*end > start)
-        TRACE(&d->outlet->trace, .kind = NICEMU_SPAN_DMA, .where = d->node, .begin = start,
-              .end = *end, .core = engine, .from = d->outlet->trace.frame, .bytes = (u32)bytes);
-    return *end;
+    struct device *d = w->device;
+    const struct station *s = &w->lane->station;
+    u32 cluster = sched_cluster(&d->sched, s->hart->id);
+    u64 at = parsed(d, now), address = s->payloads + park_slot(w->member, child) * s->room;
+    struct period dma = sched_move_in(&d->sched, cluster, address, bytes, at, now);
+    outlet_until(d->outlet, STAGE_QUEUE, dma.start);
+    outlet_until(d->outlet, STAGE_DMA, dma.end);
+    if (dma.end > dma.start)
+        TRACE(&d->outlet->trace, .kind = NICEMU_SPAN_DMA, .where = d->node, .begin = dma.start,
+              .end = dma.end, .core = cluster, .from = d->outlet->trace.frame, .bytes = (u32)bytes);
+    return dma.end;
 }
 
 static enum verdict receive_up(struct device *d, struct member *m, const struct packet *p,
@@ -724,7 +771,7 @@ static enum verdict receive_up(struct device *d, struct member *m, const struct 
     if (!fits(&w, p))
         return DROP_SHAPE;
     take(&w, p->child);
-    w.now = taken_in(d, lane, f->payload_bytes, now);
+    w.now = taken_in(&w, p->child, f->payload_bytes, now);
     keep(&w, p->child, f);
     advance(&w);
     return ACCEPTED;

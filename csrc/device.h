@@ -6,6 +6,7 @@
 #define NICEMU_DEVICE_H
 
 #include "outlet.h"
+#include "schedule.h"
 #include "slot.h"
 #include "station.h"
 
@@ -26,7 +27,8 @@ struct kept {
     struct buffer *moved; /* while gathering: what the owner sent */
     u32 moved_bytes;
     u32 merged; /* workers whose elements are in the accumulator */
-    u64 ready; /* virtual time at which the last handler call is over */
+    u32 core; /* that had the last handler call */
+    u64 ready; /* virtual time at which it is over */
     u64 record; /* number in the trace of the turn's beginning, then of the last handler call */
 };
 
@@ -68,16 +70,9 @@ enum { NO_CHILD = 255 };
 
 /* A core as jobs share it. */
 struct shared_core {
-    u64 free_at; /* virtual time from which it is idle */
     u8 *stack;
     u32 job; /* that used it last, or NO_JOB */
 };
-
-/* The DMA engine of a core. */
-static inline u32 engine_of(const nicemu_costs *c, u32 core)
-{
-    return c->cluster ? core / c->cluster : 0;
-}
 
 struct device {
     u32 node;
@@ -86,7 +81,7 @@ struct device {
     struct buffers *buffers;
     struct member *member[MAX_GROUPS];
     struct shared_core core[MAX_HARTS];
-    u64 dma_free[MAX_HARTS]; /* virtual time from which each DMA engine is idle */
+    struct sched sched;
     nicemu_node_counters counters;
 };
 

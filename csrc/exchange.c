@@ -139,6 +139,7 @@ int nicemu_exchange_start(nicemu_fabric *f, uint32_t group, const nicemu_exchang
         exchange_free(e);
         return whole ? NICEMU_EINVAL : NICEMU_ENOMEM;
     }
+    fabric_begin(f);
     u32 seq = e->seq = g->next_seq++;
     *g->last = e;
     g->last = &e->after;

@@ -104,9 +104,14 @@ void nicemu_fabric_close(nicemu_fabric *f)
         relay_free(f, f->relay);
     for (u32 i = 1; i <= f->nodes; i++) {
         free(f->node[i]->host);
+        if (f->node[i]->device)
+            sched_close(&f->node[i]->device->sched);
         free(f->node[i]->device);
         free(f->node[i]);
     }
+    for (u32 i = 0; i < f->own_n; i++)
+        sched_close(&f->own[i]);
+    known_close(&f->known);
     for (u32 i = 0; i < f->cables; i++)
         free(f->cable[i]);
     while (f->slabs) {
@@ -310,6 +315,25 @@ int nicemu_fabric_receive(nicemu_fabric *f, uint32_t node, const uint8_t *bytes,
     return v;
 }
 
+static bool at_work(const struct nicemu_fabric *f)
+{
+    bool work = f->relay;
+    for (u32 i = 0; i < MAX_GROUPS; i++)
+        work |= f->party[i] && f->party[i]->group.in_flight;
+    return work;
+}
+
+void fabric_begin(struct nicemu_fabric *f)
+{
+    if (at_work(f))
+        return;
+    for (u32 i = 1; i <= f->nodes; i++)
+        if (f->node[i]->device)
+            sched_begin(&f->node[i]->device->sched, f->clock.now);
+    for (u32 i = 0; i < f->own_n; i++)
+        sched_begin(&f->own[i], f->clock.now);
+}
+
 /* ---- building --------------------------------------------------------------------------- */
 
 /* Of a delay or timeout: many of them in a row are far from the end of virtual time. */
@@ -319,10 +343,16 @@ int nicemu_fabric_receive(nicemu_fabric *f, uint32_t node, const uint8_t *bytes,
 #define SLOWEST (1ull << 33)
 #define MOST_OVERHEAD (1u << 16)
 
+/* Where a clock runs, there are banks. */
+static bool banked(const nicemu_costs *c)
+{
+    return c->cycle ? banks_sound(&c->banks) && c->banks.dma : !c->banks.banks;
+}
+
 static bool costs_sound(const nicemu_costs *c)
 {
     return c->parse <= LONGEST && c->dispatch <= LONGEST && c->egress <= LONGEST &&
-           c->dma_byte <= SLOWEST && c->cycle <= SLOWEST;
+           c->dma_byte <= SLOWEST && c->cycle <= SLOWEST && banked(c);
 }
 
 int nicemu_fabric_open(const nicemu_fabric_config *config, nicemu_fabric **out)
@@ -347,7 +377,8 @@ int nicemu_fabric_open(const nicemu_fabric_config *config, nicemu_fabric **out)
                                 .emitted = exchange_emitted,
                                 .broke = party_broke,
                                 .timed = config->timed,
-                                .known = config->reuse ? &f->known : NULL};
+                                .known = &f->known,
+                                .reuse = config->reuse};
     *out = f;
     return NICEMU_OK;
 }
@@ -570,7 +601,7 @@ static int run(struct nicemu_fabric *f, u64 max_events, u64 until, nicemu_event 
             return NICEMU_OK;
         }
         f->events++;
-        if (!handle(f, &e))
+        if (!handle(f, &e) || f->outlet.starved)
             return NICEMU_ENOMEM;
     }
 }

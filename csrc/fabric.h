@@ -49,11 +49,6 @@ struct party {
     bool suspect[PLANES]; /* a worker's resends on this plane stay without an answer */
 };
 
-/* A host's own NIC. */
-struct own_nic {
-    u64 dma_free[MAX_HARTS], core_free[MAX_HARTS]; /* virtual times from which they are idle */
-};
-
 struct relay; /* a collective by hosts, and ... */
 struct trip; /* a frame of one: relay.c's */
 
@@ -65,7 +60,7 @@ struct slab {
 struct nicemu_fabric {
     nicemu_fabric_config config;
     struct outlet outlet;
-    struct known known; /* where calls reuse cycles */
+    struct known known; /* where clocks run */
     struct clock clock;
     u64 events, under_way;
     struct buffers buffers;
@@ -80,7 +75,7 @@ struct nicemu_fabric {
     struct relay *relay; /* in flight */
     u32 relays; /* ever started */
     struct trip *trips; /* free ones */
-    struct own_nic *own; /* by node, own_n of them */
+    struct sched *own; /* hosts' own NICs, by node, own_n of them */
     u32 own_n, own_room;
     u32 most_sends; /* frames that one event may send */
     nicemu_event *news; /* to be reported: news_n of them from news_first on */
@@ -119,6 +114,8 @@ void *fabric_slab(struct nicemu_fabric *f, size_t size);
 /* More room in an array of `size`-byte items. */
 bool fabric_grow(void **array, u32 *room, u32 need, size_t size);
 void fabric_report(struct nicemu_fabric *f, const nicemu_event *news);
+/* A collective begins now. */
+void fabric_begin(struct nicemu_fabric *f);
 /* Let a worker send, and see to it that it looks at its lanes again. */
 void fabric_pump(struct nicemu_fabric *f, struct worker *w);
 

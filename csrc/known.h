@@ -1,31 +1,48 @@
-/* known.h: cycles of handler calls that have been counted once, by entry and count of elements.
- * Owns: the table.  When they may be taken for those of other calls, whoever runs the fabric
- * knows. */
+/* known.h: handler calls that have been looked at once: their cycles, and what they ask of the
+ * banks of a scratchpad, by entry, count of elements and where the call's memory lies.
+ * Owns: the table, and the memory of recording a call.  When what is known may be taken for what
+ * other calls do, device.c knows. */
 #ifndef NICEMU_KNOWN_H
 #define NICEMU_KNOWN_H
 
-#include "base.h"
+#include "banks.h"
 
-enum { KNOWN_ROOM = 4096 };
+enum {
+    KNOWN_ROOM = 4096,
+    RECORDED = 1 << 20, /* accesses of a call: what it asks of memory after that, waits for none */
+    KEPT = 1 << 16 /* beats of a call that are kept for others */
+};
+
+struct call_key {
+    u64 pc, count; /* pc 0: nothing is here */
+    u32 slot; /* of its first payload */
+    u32 phase; /* bank of its accumulator */
+};
 
 struct known_call {
-    u64 pc, count, cycles; /* pc 0: nothing is here */
+    struct call_key key;
+    u64 cycles;
+    nicemu_beat *beats;
+    u64 n;
+    bool stale; /* another call took other cycles: look at the next one */
 };
 
 struct known {
     struct known_call call[KNOWN_ROOM];
+    nicemu_access *accesses; /* room for RECORDED of them */
+    nicemu_beat *beats; /* of the call that was recorded last, where that is not kept */
+    bool starved; /* the host had no memory for one of these */
 };
 
 /* Where a call is, or would be; NULL: it is not there, and the table is full. */
-static inline struct known_call *known_find(struct known *k, u64 pc, u64 count)
-{
-    u64 key = pc ^ count * 0x9e3779b97f4a7c15ull; /* neighbours lie apart */
-    for (u32 i = 0; i < KNOWN_ROOM; i++) {
-        struct known_call *c = &k->call[(key + i) % KNOWN_ROOM];
-        if (!c->pc || (c->pc == pc && c->count == count))
-            return c;
-    }
-    return NULL;
-}
+struct known_call *known_find(struct known *k, const struct call_key *key);
+/* Memory to record a call in; NULL: the host has none. */
+nicemu_access *known_record(struct known *k);
+/* n accesses have been recorded, of a call of so many cycles; `into`: where it is kept, or NULL.
+ * What it asks, until the next is recorded. */
+struct known_call known_recorded(struct known *k, struct known_call *into,
+                                 const struct call_key *key, const nicemu_bank_shape *shape, u64 n,
+                                 u64 cycles);
+void known_close(struct known *k);
 
 #endif

@@ -211,12 +211,27 @@ int nicemu_accesses(nicemu_cores *cores, uint32_t hart, nicemu_access *room, uin
 /* How many there have been since; more than `size`: those beyond are lost. */
 int nicemu_accesses_count(nicemu_cores *cores, uint32_t hart, uint64_t *count);
 
-/* What one hart, or the DMA engine, wants in a cycle: banks of the scratchpad, at most 64. */
+/* A scratchpad: each bank has every banks-th word. */
+typedef struct {
+    uint32_t banks; /* 1..64, a power of two; 0, in nicemu_costs: nobody waits for one */
+    uint32_t bytes; /* of a word, 1..64, a power of two */
+    uint32_t hold; /* cycles for which an atomic keeps a bank beyond its own */
+    uint32_t dma; /* bytes that the DMA engine moves in a cycle */
+} nicemu_bank_shape;
+/* The banks of the bytes begins[i]..ends[i]-1, as bits. */
+int nicemu_bank_masks(const nicemu_bank_shape *shape, const uint64_t *begins, const uint64_t *ends,
+                      uint64_t n, uint64_t *masks);
+
+/* What one hart, or the DMA engine, wants in a cycle: banks of the scratchpad. */
 typedef struct {
     uint64_t cycle;
     uint64_t banks;
     uint64_t held; /* of these, for atomics */
 } nicemu_beat;
+/* The beats of n accesses, by ascending cycle, one in each; *count is how many.  beats NULL: how
+ * much room they may need. */
+int nicemu_beats(const nicemu_bank_shape *shape, const nicemu_access *accesses, uint64_t n,
+                 nicemu_beat *beats, uint64_t *count);
 
 /* How many cycles each of at most 64 harts waits for banks, when all begin in cycle 0 and a hart
  * that waits does what it does later by as much.  Per hart its beats by ascending cycle, one at
@@ -224,6 +239,19 @@ typedef struct {
  * beats are never late. */
 int nicemu_banks(const nicemu_beat *const *beats, const uint64_t *counts, uint32_t harts,
                  const nicemu_beat *dma, uint64_t dma_count, uint32_t hold, uint64_t *waits);
+
+/* What is handed to a cluster in a cycle: a call of so many cycles, when it is alone; or `bytes`
+ * for its DMA engine, from or to `address`. */
+typedef struct {
+    uint64_t start, cycles;
+    const nicemu_beat *beats; /* of the call, ascending in cycle, which count from `start` */
+    uint64_t n_beats;
+    uint64_t address, bytes; /* 0: it is a call */
+} nicemu_handed;
+/* How many cycles each of n waits for banks when what was handed out before has its banks already,
+ * as it is in a fabric; the DMA engine none. */
+int nicemu_booked(const nicemu_bank_shape *shape, const nicemu_handed *handed, uint64_t n,
+                  uint64_t *waits);
 
 /* ---- the device ------------------------------------------------------------------------- */
 /* Handler entries by fan-in: [k] takes k payloads in one call, 0 where the image has none. */
@@ -345,7 +373,8 @@ typedef struct {
     uint64_t cycle; /* of a core, whose clock runs; 0: none does */
     uint64_t parse, dispatch, egress; /* of a frame that comes in; of a call; of one that leaves */
     uint64_t dma_byte; /* femtoseconds for each byte of a payload, one after the other */
-    uint32_t cluster; /* cores, in a row, that share a DMA engine; 0: all */
+    uint32_t cluster; /* cores, in a row, that share a DMA engine and a scratchpad; 0: all */
+    nicemu_bank_shape banks; /* of a scratchpad */
 } nicemu_costs;
 
 typedef struct {
@@ -376,6 +405,8 @@ typedef struct {
     uint64_t budget; /* per handler call */
     uint64_t instruction_time; /* of one retired instruction, where no clock runs */
     nicemu_costs costs;
+    uint32_t any_core; /* 1: a call takes the time of the first core of its lane's cluster that is
+                          idle; 0: of the lane's */
 } nicemu_device_config;
 
 /* One link, both directions alike. */
@@ -446,7 +477,7 @@ enum {
     NICEMU_CAPTURED = 5 /* much has been captured: take it */
 };
 
-enum { NICEMU_STAGES = 9 }; /* rows of stage.def */
+enum { NICEMU_STAGES = 10 }; /* rows of stage.def */
 
 typedef struct {
     uint32_t kind; /* NICEMU_IDLE... */
@@ -509,6 +540,9 @@ typedef struct {
     uint32_t chunk; /* elements of a full frame */
     uint32_t bytes; /* of an element in a frame */
     uint32_t taken; /* bytes, for each element, that the NIC takes in to merge; 0: it is stored */
+    uint32_t given; /* bytes, for each element, that merging gives */
+    uint32_t asked; /* merged: index in nicemu_relay.asked of what each frame's handlers ask of the
+                       banks, and behind it of the last frame's */
     uint64_t cycles; /* merged: index in nicemu_relay.cycles of its first frame's */
 } nicemu_relayed;
 
@@ -522,11 +556,15 @@ typedef struct {
 
 typedef struct {
     const nicemu_relayed *messages;
-    uint32_t n;
+    uint32_t n_messages;
     const nicemu_wait *waits;
     uint64_t n_waits;
     const uint64_t *cycles; /* of the handlers that merge each frame */
     uint64_t n_cycles;
+    const uint64_t *asked; /* where the beats of each kind of merge end in `beats` */
+    uint64_t n_asked;
+    const nicemu_beat *beats; /* ascending in cycle */
+    uint64_t n_beats;
 } nicemu_relay;
 
 /* Start it, on a timed fabric whose links lose, repeat and change nothing: its number. */
@@ -570,7 +608,7 @@ typedef struct {
                       the LINK by which it came */
     uint64_t by; /* TAKEN: the CORE or OPEN that took it */
     uint64_t pc; /* CORE: of the entry; 0: all handlers of a relay's frame */
-    uint64_t cycles, instructions; /* CORE */
+    uint64_t cycles, conflicts, instructions; /* CORE: alone; of waits for banks */
     uint32_t kind; /* NICEMU_SPAN_* */
     uint32_t where; /* SENT, LINK: 2 * link, + 1 where it goes down; others: node */
     uint32_t core; /* CORE; DMA: the engine */

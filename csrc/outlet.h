@@ -27,7 +27,9 @@ struct outlet {
     void *fabric;
     bool timed; /* is the way to each event noted? */
     struct path path; /* the way to what is done now */
-    struct known *known; /* cycles that calls reuse; NULL: they run */
+    struct known *known; /* what calls take */
+    bool reuse; /* a call that is known need not run */
+    bool starved; /* the host had no memory for what takes time */
     struct trace trace;
     /* Send over a direction of a link, not before virtual time `at`. */
     void (*send)(void *fabric, u32 direction, struct message *m, u64 at);

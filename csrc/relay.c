@@ -39,7 +39,8 @@ struct relay {
     struct message_state *message; /* one more, for where the last one's followers end */
     struct follower *follower;
     struct waiting *waiting;
-    u64 *cycles;
+    u64 *cycles, *asked;
+    nicemu_beat *beats;
     struct path path; /* the longest way to the end */
 };
 
@@ -98,6 +99,8 @@ void relay_free(struct nicemu_fabric *f, struct relay *r)
     free(r->follower);
     free(r->waiting);
     free(r->cycles);
+    free(r->asked);
+    free(r->beats);
     free(r);
 }
 
@@ -187,11 +190,11 @@ static u64 came_by(const struct trip *t)
     return t->direction == NOWHERE ? 0 : t->record;
 }
 
-static void put_dma(struct nicemu_fabric *f, const struct trip *t, u64 begin, u64 end, u64 bytes)
+static void put_dma(struct nicemu_fabric *f, const struct trip *t, struct period when, u64 bytes)
 {
     if (!f->outlet.trace.on)
         return;
-    nicemu_span span = span_of(f, NICEMU_SPAN_DMA, t, begin, end);
+    nicemu_span span = span_of(f, NICEMU_SPAN_DMA, t, when.start, when.end);
     span.where = message_of(t)->what.to;
     span.from = came_by(t);
     span.core = t->engine;
@@ -200,18 +203,19 @@ static void put_dma(struct nicemu_fabric *f, const struct trip *t, u64 begin, u6
 }
 
 /* Its handlers, which take it as it came by that link. */
-static void put_core(struct nicemu_fabric *f, struct trip *t, u32 core, u64 begin, u64 end,
+static void put_core(struct nicemu_fabric *f, struct trip *t, u32 core, struct period when,
                      u64 link)
 {
     if (!f->outlet.trace.on)
         return;
-    nicemu_span span = span_of(f, NICEMU_SPAN_CORE, t, begin, end);
+    nicemu_span span = span_of(f, NICEMU_SPAN_CORE, t, when.start, when.end);
     span.where = message_of(t)->what.to;
     span.core = core;
     span.cycles = t->relay->cycles[message_of(t)->what.cycles + t->frame];
+    span.conflicts = (when.end - when.start) / f->config.hosts.cycle - span.cycles;
     t->record = trace_add(&f->outlet.trace, &span);
-    TRACE(&f->outlet.trace, .kind = NICEMU_SPAN_TAKEN, .where = span.where, .begin = begin,
-          .end = begin, .from = link, .by = t->record);
+    TRACE(&f->outlet.trace, .kind = NICEMU_SPAN_TAKEN, .where = span.where, .begin = when.start,
+          .end = when.start, .from = link, .by = t->record);
 }
 
 /* ---- over the links --------------------------------------------------------------------- */
@@ -339,16 +343,6 @@ static bool done(struct nicemu_fabric *f, struct relay *r, u32 message, u32 fram
     return --r->left || finished(f, r, way);
 }
 
-/* Which of n takes something at that time: the first one that is idle, or will be. */
-static u32 first_free(const u64 *free_at, u32 n, u64 at)
-{
-    u32 best = 0;
-    for (u32 i = 1; i < n; i++)
-        if (free_at[best] > at && free_at[i] < free_at[best])
-            best = i;
-    return best;
-}
-
 /* A frame and all that is merged with it are in the scratchpad; or it is stored. */
 static bool settle(struct nicemu_fabric *f, struct relay *r, u32 message, u32 frame,
                    const struct path *way)
@@ -361,17 +355,22 @@ static bool settle(struct nicemu_fabric *f, struct relay *r, u32 message, u32 fr
     struct trip *t = trip_new(f, r, message, frame);
     if (!t)
         return false;
-    u32 first = w->engine * c->cluster, n = c->cluster ? c->cluster : f->config.host_cores;
-    u64 given = f->clock.now + c->dispatch, *cores = f->own[m->what.to].core_free;
-    u32 which = first + first_free(cores + first, n, given);
-    u64 *core = &cores[which], start = later(*core, given);
-    *core = start + r->cycles[m->what.cycles + frame] * c->cycle;
+    struct sched *own = &f->own[m->what.to];
+    u64 given = f->clock.now + c->dispatch;
+    u64 alone = r->cycles[m->what.cycles + frame] * c->cycle;
+    u32 core = sched_core(own, w->engine, given), kind = m->what.asked + (frame + 1 == m->frames);
+    u64 first = kind ? r->asked[kind - 1] : 0;
+    struct period ran =
+        sched_run(own, core, given, alone, r->beats + first, r->asked[kind] - first);
+    sched_move_out(own, w->engine, 0, (u64)count_of(m, frame) * m->what.given, ran.end);
+    f->outlet.starved |= own->starved;
     t->path = *way;
     path_until(&t->path, STAGE_DEVICE, given);
-    path_until(&t->path, STAGE_QUEUE, start);
-    path_until(&t->path, STAGE_CORE, *core);
-    put_core(f, t, which, start, *core, w->record);
-    return add(f, *core, EVENT_MERGED, t);
+    path_until(&t->path, STAGE_QUEUE, ran.start);
+    path_until(&t->path, STAGE_CORE, ran.start + alone);
+    path_until(&t->path, STAGE_BANKS, ran.end);
+    put_core(f, t, core, ran, w->record);
+    return add(f, ran.end, EVENT_MERGED, t);
 }
 
 /* It is in the scratchpad, or there is nothing to do to it. */
@@ -405,16 +404,15 @@ static bool reached(struct nicemu_fabric *f, struct trip *t)
     const nicemu_costs *c = &f->config.hosts;
     if (!m->what.taken)
         return taken(f, t);
-    u64 *engines = f->own[m->what.to].dma_free, parsed = f->clock.now + c->parse;
-    t->engine = first_free(engines, engine_of(c, f->config.host_cores - 1) + 1, parsed);
-    u64 *end = &engines[t->engine], start = later(*end, parsed);
-    u64 bytes = (u64)count_of(m, t->frame) * m->what.taken;
-    *end = start + bytes * c->dma_byte / FEMTOSECONDS;
+    struct sched *own = &f->own[m->what.to];
+    u64 parsed = f->clock.now + c->parse, bytes = (u64)count_of(m, t->frame) * m->what.taken;
+    t->engine = sched_engine(own, parsed);
+    struct period dma = sched_move_in(own, t->engine, 0, bytes, parsed, f->clock.now);
     path_until(&t->path, STAGE_DEVICE, parsed);
-    path_until(&t->path, STAGE_QUEUE, start);
-    path_until(&t->path, STAGE_DMA, *end);
-    put_dma(f, t, start, *end, bytes);
-    return add(f, *end, EVENT_TAKEN, t);
+    path_until(&t->path, STAGE_QUEUE, dma.start);
+    path_until(&t->path, STAGE_DMA, dma.end);
+    put_dma(f, t, dma, bytes);
+    return add(f, dma.end, EVENT_TAKEN, t);
 }
 
 /* It is at the end of a link, if it was on one and that did not go down. */
@@ -518,28 +516,32 @@ static bool sound(const struct nicemu_fabric *f, const nicemu_relay *what)
             return false;
     }
     u64 frames = 0;
-    for (u32 i = 0; i < what->n; i++) {
+    for (u32 i = 0; i < what->n_messages; i++) {
         const nicemu_relayed *m = &what->messages[i];
         if (!is_host(f, m->from) || !is_host(f, m->to) || !connected(f, m->from, m->to) ||
             !m->count || !m->chunk || m->chunk > MAX_MTU || m->taken > 2 * MAX_MTU ||
-            m->count > 1ull << 48 || m->element > 1ull << 48 ||
+            m->given > 2 * MAX_MTU || m->count > 1ull << 48 || m->element > 1ull << 48 ||
             (u64)m->chunk * m->bytes > f->config.mtu)
             return false;
         u64 n = (m->count + m->chunk - 1) / m->chunk;
         frames += n;
         if (frames > INT32_MAX ||
-            (m->taken && (m->cycles > what->n_cycles || n > what->n_cycles - m->cycles)))
+            (m->taken && (m->cycles > what->n_cycles || n > what->n_cycles - m->cycles ||
+                          what->n_asked < 2 || m->asked > what->n_asked - 2)))
             return false;
     }
+    for (u64 i = 0; i < what->n_asked; i++)
+        if (what->asked[i] > what->n_beats || (i && what->asked[i] < what->asked[i - 1]))
+            return false;
     for (u64 i = 0; i < what->n_waits; i++) {
         const nicemu_wait *w = &what->waits[i];
-        if (w->before >= what->n || w->after >= what->n)
+        if (w->before >= what->n_messages || w->after >= what->n_messages)
             return false;
         const nicemu_relayed *after = &what->messages[w->after];
         if (what->messages[w->before].to != (w->there ? after->to : after->from))
             return false;
     }
-    return f->config.timed && f->config.host_cores && what->n < UINT32_MAX &&
+    return f->config.timed && f->config.host_cores && what->n_messages < UINT32_MAX &&
            what->n_waits < UINT32_MAX;
 }
 
@@ -567,14 +569,23 @@ static void put_waits(struct relay *r, const nicemu_relay *what)
     }
 }
 
+/* n of the caller's items, and one more place; NULL when the host has no memory left. */
+static void *copy_of(const void *items, u64 n, size_t size)
+{
+    void *copy = malloc((n + 1) * size);
+    if (copy && n)
+        memcpy(copy, items, n * size);
+    return copy;
+}
+
 static struct relay *relay_new(struct nicemu_fabric *f, const nicemu_relay *what)
 {
     struct relay *r = calloc(1, sizeof *r);
     if (!r)
         return NULL;
-    r->messages = what->n;
-    r->message = calloc(what->n + 1ull, sizeof *r->message);
-    for (u32 i = 0; r->message && i < what->n; i++) {
+    r->messages = what->n_messages;
+    r->message = calloc(what->n_messages + 1ull, sizeof *r->message);
+    for (u32 i = 0; r->message && i < what->n_messages; i++) {
         const nicemu_relayed *m = &what->messages[i];
         u32 n = (u32)((m->count + m->chunk - 1) / m->chunk);
         r->message[i] = (struct message_state){.what = *m, .first = r->frames, .frames = n};
@@ -583,15 +594,15 @@ static struct relay *relay_new(struct nicemu_fabric *f, const nicemu_relay *what
     r->left = r->frames;
     r->follower = malloc((what->n_waits + 1) * sizeof *r->follower);
     r->waiting = malloc((r->frames + 1ull) * sizeof *r->waiting);
-    r->cycles = malloc((what->n_cycles + 1) * sizeof *r->cycles);
-    if (!r->message || !r->follower || !r->waiting || !r->cycles) {
+    r->cycles = copy_of(what->cycles, what->n_cycles, sizeof *r->cycles);
+    r->asked = copy_of(what->asked, what->n_asked, sizeof *r->asked);
+    r->beats = copy_of(what->beats, what->n_beats, sizeof *r->beats);
+    if (!r->message || !r->follower || !r->waiting || !r->cycles || !r->asked || !r->beats) {
         relay_free(f, r);
         return NULL;
     }
     for (u32 i = 0; i < r->frames; i++)
         r->waiting[i] = (struct waiting){.there = 1};
-    if (what->n_cycles)
-        memcpy(r->cycles, what->cycles, what->n_cycles * sizeof *r->cycles);
     put_waits(r, what);
     return r;
 }
@@ -601,9 +612,8 @@ static bool grow_own(struct nicemu_fabric *f)
     u32 need = f->nodes + 1;
     if (!fabric_grow((void **)&f->own, &f->own_room, need, sizeof *f->own))
         return false;
-    if (need > f->own_n)
-        memset(f->own + f->own_n, 0, (need - f->own_n) * sizeof *f->own);
-    f->own_n = need > f->own_n ? need : f->own_n;
+    for (; f->own_n < need; f->own_n++)
+        f->own[f->own_n] = (struct sched){.costs = f->config.hosts, .cores = f->config.host_cores};
     return true;
 }
 
@@ -614,6 +624,7 @@ int nicemu_relay_start(nicemu_fabric *f, const nicemu_relay *what)
     struct relay *r = grow_own(f) && fabric_reserve(f, f->most_sends) ? relay_new(f, what) : NULL;
     if (!r)
         return NICEMU_ENOMEM;
+    fabric_begin(f);
     r->number = f->relays++ & INT32_MAX;
     r->next = f->relay;
     f->relay = r;
@@ -623,9 +634,9 @@ int nicemu_relay_start(nicemu_fabric *f, const nicemu_relay *what)
         relay_end(f, r);
         return number;
     }
-    for (u32 i = 0; i < what->n; i++)
+    for (u32 i = 0; i < what->n_messages; i++)
         r->message[i].posted = f->clock.now + f->config.software; /* what awaits none */
-    for (u32 i = 0; i < what->n; i++)
+    for (u32 i = 0; i < what->n_messages; i++)
         for (u32 k = 0; k < r->message[i].frames; k++)
             if (!r->waiting[r->message[i].first + k].before && !leave(f, r, i, k, 0, &start, 0)) {
                 r->failed = true; /* its frames go when their time comes */

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -29,11 +29,15 @@ __all__ = [
     "Cores",
     "Counters",
     "Cycles",
+    "Handed",
     "Insn",
     "R",
     "Stop",
     "W",
     "X",
+    "bank_beats",
+    "bank_bookings",
+    "bank_masks",
     "bank_waits",
     "call",
     "class_names",
@@ -288,6 +292,50 @@ def stage_names() -> tuple[str, ...]:
     return tuple(ffi.string(name).decode() for name in names)
 
 
+def bank_beats(accesses: np.ndarray, shape: dict[str, int]) -> np.ndarray:
+    """What a hart wants of the banks, cycle by cycle: nicemu_beats.
+
+    Args:
+        accesses: shape (n,), dtype ACCESS.
+        shape: a nicemu_bank_shape.
+
+    Returns:
+        Shape (m,), dtype BEAT, ascending in cycle.
+
+    Raises:
+        ArgumentError: banks that are none, or an access of no bytes.
+    """
+    given = np.ascontiguousarray(accesses, ACCESS)
+    start = ffi.cast("nicemu_access *", given.ctypes.data)
+    row, count = ffi.new("nicemu_bank_shape *", shape), ffi.new("uint64_t *")
+    call("accesses", lib.nicemu_beats, row, start, given.size, ffi.NULL, count)
+    out = np.empty(count[0], BEAT)
+    room = ffi.cast("nicemu_beat *", out.ctypes.data)
+    call("accesses", lib.nicemu_beats, row, start, given.size, room, count)
+    return out[: count[0]]
+
+
+def bank_masks(begins: np.ndarray, ends: np.ndarray, shape: dict[str, int]) -> np.ndarray:
+    """The banks of the bytes begins[i]..ends[i]-1, as bits: nicemu_bank_masks.
+
+    Args:
+        begins, ends: addresses, shape (n,), dtype uint64; no range is empty.
+        shape: a nicemu_bank_shape.
+
+    Returns:
+        Shape (n,), dtype uint64.
+
+    Raises:
+        ArgumentError: banks that are none.
+    """
+    out = np.empty(begins.size, np.uint64)
+    arrays = [np.ascontiguousarray(each, np.uint64) for each in (begins, ends)]
+    pointers = [ffi.cast("uint64_t *", each.ctypes.data) for each in (*arrays, out)]
+    row = ffi.new("nicemu_bank_shape *", shape)
+    call("banks", lib.nicemu_bank_masks, row, *pointers[:2], out.size, pointers[2])
+    return out
+
+
 def bank_waits(beats: Sequence[np.ndarray], dma: np.ndarray, hold: int) -> list[int]:
     """Cycles that each hart waits for banks: nicemu_banks.
 
@@ -310,6 +358,43 @@ def bank_waits(beats: Sequence[np.ndarray], dma: np.ndarray, hold: int) -> list[
         *(pointers[-1], arrays[-1].size, hold, waits),
     )
     return [int(waits[i]) for i in range(len(beats))]
+
+
+class Handed(NamedTuple):
+    """What is handed to a cluster: a call, or a payload for its DMA engine.
+
+    Attributes:
+        start: cycle from which it has its core, or the engine.
+        cycles: of the call, when it is alone.
+        beats: of the call, dtype BEAT, which count from ``start``.
+        address, bytes: that the engine moves; of a call, 0.
+    """
+
+    start: int
+    cycles: int = 0
+    beats: np.ndarray = np.empty(0, BEAT)
+    address: int = 0
+    bytes: int = 0
+
+
+def bank_bookings(handed: Sequence[Handed], shape: dict[str, int]) -> list[int]:
+    """Cycles that each waits for banks which those before it have: nicemu_booked.
+
+    Raises:
+        ArgumentError: banks that are none.
+    """
+    arrays = [np.ascontiguousarray(each.beats, BEAT) for each in handed]
+    rows = [
+        {
+            **{name: getattr(each, name) for name in ("start", "cycles", "address", "bytes")},
+            "beats": ffi.cast("nicemu_beat *", array.ctypes.data),
+            "n_beats": array.size,
+        }
+        for each, array in zip(handed, arrays, strict=True)
+    ]
+    waits, row = ffi.new("uint64_t[]", len(rows) + 1), ffi.new("nicemu_bank_shape *", shape)
+    call("banks", lib.nicemu_booked, row, ffi.new("nicemu_handed[]", rows), len(rows), waits)
+    return [int(waits[i]) for i in range(len(rows))]
 
 
 @dataclass(frozen=True)

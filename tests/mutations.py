@@ -384,7 +384,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         0,
         "a rank merges on one core",
-        "csrc/relay.c",
+        "csrc/schedule.c",
         "if (free_at[best] > at && free_at[i] < free_at[best])",
         "if (free_at[best] > at && free_at[i] > free_at[best])",
         "tests/test_relay.py::test_cores_share_the_work",
@@ -409,17 +409,17 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         0,
         "all clusters of a device share a DMA engine",
-        "csrc/device.h",
-        "return c->cluster ? core / c->cluster : 0;",
-        "return core < c->cluster ? 0 : 0;",
+        "csrc/schedule.h",
+        "return s->costs.cluster ? core / s->costs.cluster : 0;",
+        "return core < s->costs.cluster ? 0 : 0;",
         "tests/test_path.py::test_each_cluster_has_a_dma_engine",
     ),
     Mutation(
         0,
         "a rank merges on the cores of another cluster than what it merges is in",
         "csrc/relay.c",
-        "u32 first = w->engine * c->cluster,",
-        "u32 first = 0,",
+        "u32 core = sched_core(own, w->engine, given),",
+        "u32 core = sched_core(own, 0, given),",
         "tests/test_timeline.py::test_clusters",
     ),
     # ---- the timeline, and packets that go to free cores ----
@@ -435,8 +435,8 @@ MUTATIONS: tuple[Mutation, ...] = (
         0,
         "a handler's cycles in the trace are those of the whole core",
         "csrc/device.c",
-        "put_call(w, call, &end.stop, start, cycles);",
-        "put_call(w, call, &end.stop, start, before + cycles);",
+        "*took = *found;\n        took->cycles = cycles;",
+        "*took = *found;\n        took->cycles = before + cycles;",
         "tests/test_timeline.py::test_an_allreduce",
     ),
     Mutation(
@@ -451,8 +451,8 @@ MUTATIONS: tuple[Mutation, ...] = (
         0,
         "a slot is taken in the trace when its payload is in the scratchpad",
         "csrc/device.c",
-        "    take(&w, p->child);\n    w.now = taken_in(d, lane, f->payload_bytes, now);\n",
-        "    w.now = taken_in(d, lane, f->payload_bytes, now);\n    take(&w, p->child);\n",
+        "    take(&w, p->child);\n    w.now = taken_in(&w, p->child, f->payload_bytes, now);\n",
+        "    w.now = taken_in(&w, p->child, f->payload_bytes, now);\n    take(&w, p->child);\n",
         "tests/test_timeline.py::test_what_is_said_of_slices",
     ),
     Mutation(
@@ -546,10 +546,35 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         0,
         "cycles of a call are taken for those of another count",
-        "csrc/device.c",
-        "known_find(known, call->pc, call->count) : NULL;\n    if (!found || !found->pc)",
-        "known_find(known, call->pc, 100) : NULL;\n    if (!found || !found->pc)",
+        "csrc/known.c",
+        "a->pc == b->pc && a->count == b->count && a->slot == b->slot",
+        "a->pc == b->pc && a->slot == b->slot",
         "tests/test_steady.py::test_every_count_and_preset_has_cycles_of_its_own",
+    ),
+    # ---- banks and cores ----
+    Mutation(
+        0,
+        "the DMA engine takes nothing from handlers that have begun",
+        "csrc/booking.c",
+        "displace(b, cycle, both);",
+        "(void)both;",
+        "tests/test_banks.py::test_the_dma_engine_displaces",
+    ),
+    Mutation(
+        0,
+        "a slot's calls are on several cores at once",
+        "csrc/device.c",
+        "if (w->kept->ready > given)",
+        "if (w->kept->ready > given + given)",
+        "tests/test_scheduling.py::test_calls_go_to_the_core_that_the_rule_says",
+    ),
+    Mutation(
+        0,
+        "cycles of banks begin anywhere in those of cores",
+        "csrc/schedule.c",
+        "s->phase = s->costs.cycle ? now % s->costs.cycle : 0;",
+        "s->phase = now & 0;",
+        "tests/test_relay.py::test_collectives_one_after_another",
     ),
     # ---- ops of one's own ----
     Mutation(

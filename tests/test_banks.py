@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import nicemu
 from nicemu._core import ACCESS, BEAT, Cores
-from nicemu.device.banks import beats, waits
+from nicemu.device.banks import Handed, beats, booked, waits
 from nicemu.device.machine import MACHINES, Machine
 from nicemu.errors import ArgumentError
 from tests import rtl
@@ -192,6 +192,104 @@ def test_an_atomic_keeps_its_bank() -> None:
     other = asked(1, 256)
     assert waits([asked(0, 0, atomic=1), other], CARD) == [0, 1]
     assert waits([asked(0, 0), other], CARD) == [0, 0]
+
+
+# ---- who waits in a fabric -----------------------------------------------------------------------
+
+
+def booking_model(handed: list[Handed], machine: Machine) -> list[int]:
+    """Bank by bank, with a set of the cycles in which it is taken."""
+    taken: list[set[int]] = [set() for _ in range(machine.banks)]
+    span = machine.banks * machine.bank_bytes
+    out = []
+    for one in handed:
+        late = 0
+        if one.bytes:
+            for byte in range(one.address, one.address + one.bytes, machine.bank_bytes):
+                cycle = one.start + (byte - one.address) // machine.dma_bytes
+                bank = taken[byte % span // machine.bank_bytes]
+                while cycle in bank:
+                    cycle += 1
+                bank.add(cycle)
+        for cycle, banks, held in (map(int, row) for row in one.beats):
+            if cycle >= one.cycles:
+                break
+            wanted = [b for b in range(machine.banks) if banks >> b & 1]
+            now = one.start + cycle + late
+            while wanted:
+                for b in [b for b in wanted if now not in taken[b]]:
+                    wanted.remove(b)
+                    taken[b] |= set(range(now, now + 1 + (held >> b & 1) * machine.atomic_hold))
+                now += 1
+            late = now - 1 - one.start - cycle
+        out.append(late)
+    return out
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.lists(
+        st.one_of(
+            st.tuples(st.integers(0, 40), st.integers(0, 40), courses).map(lambda h: Handed(*h)),
+            st.tuples(st.integers(0, 40), st.integers(0, 20), st.integers(1, 12)).map(
+                lambda h: Handed(h[0], address=4 * h[1], bytes=4 * h[2])
+            ),
+        ),
+        max_size=10,
+    ),
+    st.integers(0, 3),
+    st.sampled_from([4, 8, 16]),
+)  # fmt: skip
+def test_bookings_are_the_rule_s(handed: list[Handed], hold: int, dma: int) -> None:
+    machine = replace(CARD, banks=4, atomic_hold=hold, dma_bytes=dma)
+    assert booked(handed, machine) == booking_model(handed, machine)
+
+
+def test_what_was_handed_out_before_keeps_its_banks() -> None:
+    """Also from a later cycle on; what comes after finds the gaps."""
+    two = beats(np.concatenate([asked(0, 0), asked(3, 0)]), 64, 4)
+    one = two[:1]
+    calls = [Handed(10, 9, two), Handed(10, 9, one), Handed(11, 9, one), Handed(13, 9, one)]
+    assert booked(calls, CARD) == [0, 1, 1, 1]
+    assert booked(calls[::-1], CARD) == [0, 0, 0, 2]  # 13, 11, 10, and then 12
+
+
+def test_the_dma_engine_displaces() -> None:
+    """It takes the bank from the call in front of it: the one behind waits for that, too."""
+    one = beats(asked(0, 0), 64, 4)
+    call, payload = Handed(5, 9, one), Handed(5, address=0, bytes=64)
+    assert booked([call, payload, call], CARD) == [0, 0, 2]
+    assert booked([payload, call, call], CARD) == [0, 1, 2]
+    assert booked([call, payload._replace(address=64), call], CARD) == [0, 0, 1]
+
+
+@pytest.mark.parametrize("how", [{"cycles": True}, {"conflicts": True}])
+def test_what_a_chunk_asks(how: dict[str, bool]) -> None:
+    """As much as is read and written, once; the same whenever, and however cycles are counted."""
+    nic = nicemu.Nic(**how)
+    nic.load(nicemu.kernel("sum", "bfloat16"))
+    streams = [nicemu.Stream(np.ones(512, nicemu.bfloat16))] * 4
+    first, second = nic.asked(streams), nic.asked(streams)
+    assert first.tobytes() == second.tobytes()
+    vector = first["banks"][np.bitwise_count(first["banks"]) == 8]
+    assert vector.size == (4 * 2 + 2) * 512 // 32
+    total = nic.reduce(streams).cores[0].cycles
+    assert total is not None and first["cycle"][-1] < total.total - total.terms["conflicts"]
+
+
+def test_what_a_chunk_asks_needs_a_clock() -> None:
+    nic = nicemu.Nic()
+    nic.load(nicemu.kernel("sum", "bfloat16"))
+    with pytest.raises(ArgumentError):
+        nic.asked([nicemu.Stream(np.ones(5, nicemu.bfloat16))])
+
+
+def test_bookings_far_ahead() -> None:
+    """The table grows with what lies ahead, and gives up where nobody would meet."""
+    one = beats(asked(0, 0), 64, 4)
+    far, beyond = (1 << 22) - 1, 1 << 22
+    calls = [Handed(at, 9, one) for at in (far, far, beyond, beyond, 0, 0)]
+    assert booked(calls, CARD) == [0, 1, 0, 0, 0, 1]
 
 
 #: kernel -> cycles per iteration on the RTL of eight CV32E40P and the interconnect of PsPIN, by

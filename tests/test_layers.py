@@ -246,16 +246,18 @@ HEADERS: dict[str, set[str]] = {
     "station.h": {"cores.h"},
     "group.h": {"buffer.h", "nicemu.h", "packet.h", "path.h"},
     "path.h": {"base.h"},
-    "known.h": {"base.h"},
+    "known.h": {"banks.h"},
     "trace.h": {"base.h", "nicemu.h"},
     "outlet.h": {"buffer.h", "group.h", "known.h", "packet.h", "path.h", "trace.h"},
     "host.h": {"outlet.h"},
-    "device.h": {"outlet.h", "slot.h", "station.h"},
+    "device.h": {"outlet.h", "schedule.h", "slot.h", "station.h"},
     "fabric.h": {"clock.h", "device.h", "host.h", "link.h"},
     "simd.h": {"hart.h"},
     "log.h": {"hart.h"},
     "cost.h": {"decode.h"},
     "banks.h": {"base.h", "nicemu.h"},
+    "booking.h": {"banks.h"},
+    "schedule.h": {"booking.h", "cores.h", "path.h"},
     "vwalk.h": {"exec_v.h"},
     "access.h": {"cost.h"},
     "timing.h": {"access.h"},
@@ -280,6 +282,9 @@ SOURCES: dict[str, set[str]] = {
     "run.c": {"cores.h", "decode.h", "fp_env.h", "log.h", "timing.h"},
     "cost.c": {"cost.h"},
     "banks.c": {"banks.h"},
+    "booking.c": {"booking.h"},
+    "known.c": {"known.h"},
+    "schedule.c": {"schedule.h"},
     "access.c": {"access.h", "vwalk.h"},
     "timing.c": {"timing.h"},
     "log.c": {"cores.h", "decode.h", "exec_v.h", "fp_env.h", "log.h"},
@@ -318,11 +323,14 @@ SOURCES: dict[str, set[str]] = {
     "vloops_avx512.c": {"vloops_x86.h", "vloops_fp.h", "vloops_table.h", "vleaf_x86.h", "simd.h"},
 }
 #: whole objects are made and freed here; all else takes memory from them
-ALLOCATE = {"cores.c", "fabric.c", "party.c", "exchange.c", "relay.c", "trace.c"}
+ALLOCATE = {
+    "booking.c", "cores.c", "exchange.c", "fabric.c", "known.c", "party.c", "relay.c", "trace.c",
+}  # fmt: skip
 SYSTEM_HEADERS: dict[str, set[str]] = {
     "base.h": {"stdbool.h", "stddef.h", "stdint.h", "string.h"},
     "nicemu.h": {"stddef.h", "stdint.h"},
     **{name: {"stdlib.h"} for name in ALLOCATE},
+    "banks.c": {"stdlib.h"},  # qsort
     "disasm.c": {"stdio.h"},  # snprintf
     "fp_env.h": {"xmmintrin.h"},
     "stream.h": {"emmintrin.h"},

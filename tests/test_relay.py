@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from heapq import heappop, heappush
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,8 @@ import nicemu
 from nicemu._core import stage_names
 from nicemu.collectives.algorithms import ALGORITHMS
 from nicemu.collectives.collective import COLLECTIVES
-from nicemu.device.machine import MACHINES, Network
+from nicemu.device.banks import Handed, booked
+from nicemu.device.machine import MACHINES, Machine, Network
 from nicemu.errors import ArgumentError, CollectiveError
 from nicemu.network.packet import Kind, Packet, build
 from nicemu.network.relay import Message, Relay
@@ -87,15 +89,47 @@ def test_frames_follow_one_another() -> None:
     assert found["core"] == cycles_of_two(frame)
 
 
+def merged(frames: int, cycles: int, asked: np.ndarray, payload: int, m: Machine) -> float:
+    """Nanoseconds until the last of some frames is merged, which come one just after the other:
+    each is moved in with what the rank has of its own, merged, and moved out.
+    """
+    each, dma, cores, handed = 2 * payload / m.dma_bytes, 0.0, [0.0] * m.cores, list[Handed]()
+    events = [(0.1 * i, "comes") for i in range(frames)]
+    while events:
+        now, what = heappop(events)
+        if what == "comes":
+            start, dma = max(dma, now), max(dma, now) + each
+            handed.append(Handed(int(start), bytes=2 * payload))
+            heappush(events, (dma, "is there"))
+        else:
+            idle = [i for i, free in enumerate(cores) if free <= now]
+            core = idle[0] if idle else cores.index(min(cores))
+            start = max(cores[core], now)
+            handed.append(Handed(int(start), cycles, asked))
+            cores[core] = start + cycles + booked(handed, m)[-1]
+            handed.append(Handed(int(cores[core]), bytes=payload))
+    return max(cores)
+
+
 @pytest.mark.parametrize("cores", [1, 4, 8])
 def test_cores_share_the_work(cores: int) -> None:
-    """Where nothing else takes time, 16 frames take the cycles of 16 / cores of them."""
+    """Where nothing else takes time, 16 frames take the cycles of 16 / cores of them, and their
+    waits for banks.
+    """
     frames, frame = 16, 512
     quick = replace(CARD, name="quick", cores=cores, dma_bytes=4096, parse=0, dispatch=0, egress=0)
     wires = replace(NETWORK, rate=1e14, delay=0.0)
     w = world(2, "star", mtu=2 * frame, machine=quick, network=wires)
-    found = w.allreduce(streams(2, 2 * frames * frame)).time
-    assert 1e9 * found == pytest.approx(frames // cores * cycles_of_two(frame), abs=10)
+    result = w.allreduce(streams(2, 2 * frames * frame))
+    nic = nicemu.Nic(quick, cycles=True)
+    nic.load(nicemu.kernel("sum", "bfloat16"))
+    asked = nic.asked([nicemu.Stream(each) for each in streams(2, frame)])
+    cycles = cycles_of_two(frame)
+    alone = frames // cores * cycles
+    expected = merged(frames, cycles, asked, 2 * frame, quick)
+    assert (expected > alone + 10) == (cores > 1)
+    assert 1e9 * result.time == pytest.approx(expected, abs=5)
+    assert ("conflicts" in spent(result)) == (cores > 1)
 
 
 @pytest.mark.parametrize("clusters", [1, 2, 8])

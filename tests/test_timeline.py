@@ -141,8 +141,9 @@ def same_work(shown: Shown, fabric: Fabric) -> None:
             slices = shown.slices.get((name, f"core {core}"), [])
             counted = device.nic.cores.cycles(core).total
             assert sum(s["args"]["cycles"] for *_, s in slices) == counted
+            waited = sum(s["args"]["conflicts"] for *_, s in slices)
             assert sum(end - begin for begin, end, _ in slices) == pytest.approx(
-                counted * cycle, abs=len(slices)
+                (counted + waited) * cycle, abs=len(slices)
             )
             assert sum(s["args"]["instructions"] for *_, s in slices) == (
                 device.counters(core).instructions

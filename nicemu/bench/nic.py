@@ -52,12 +52,14 @@ class Load:
         packets: that each port gets.
         window: chunks that a worker may have in flight; the device grants no more than it has
             slots for.
+        scheduling: which core takes a packet: see :class:`nicemu.Fabric`.
     """
 
     line: LineRate
     mtu: int = 1024
     packets: int = 1000
     window: int = MAX_WINDOW
+    scheduling: str = "slot"
 
     def __post_init__(self) -> None:
         """Check the ranges.
@@ -183,6 +185,7 @@ class NicRate:
             **asdict(line),
             "packets": self.load.packets,
             "window": self.load.window,
+            "scheduling": self.load.scheduling,
             "bits_per_second": self.rate,
             "packets_per_second": self.packet_rate,
             "line_rate": line.total,
@@ -225,7 +228,8 @@ class NicRates(Tabled):
             for row in self.rows
         ]
         rates = Table(
-            f"{self.what}, {self.rows[0].load.packets:,} packets a port\n"
+            f"{self.what}, {self.rows[0].load.packets:,} packets a port, cores by "
+            f"{self.rows[0].load.scheduling}\n"
             "Gb/s of payload that the device takes in; line rate, its aggregate ingress: ports x\n"
             "Gb/s of a port; busy: part of the time",
             (*names, "Gb/s", "share", "margin", "M packets/s", "busy: wire", "DMA", "cores",
@@ -322,10 +326,11 @@ class _Run:
     ) -> None:
         """Run it; ``tell`` is called now and then with the part that is done."""
         element, ports = image.formats.element, load.line.ports
-        network = Network(rate=load.line.rate)
+        network, scheduling = Network(rate=load.line.rate), load.scheduling
         with Fabric(
-            ports, "star", machine=machine, mtu=load.mtu, network=network, time="packet"
-        ) as fabric:
+            ports, "star", machine=machine, mtu=load.mtu, network=network, time="packet",
+            scheduling=scheduling,
+        ) as fabric:  # fmt: skip
             fabric.record()
 
             def watch() -> None:

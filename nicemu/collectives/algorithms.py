@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, replace
 from threading import Lock
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -126,6 +126,54 @@ class Reduction:
     relay: Relay | None
 
 
+class Asked:
+    """What the handlers that merge a frame ask of the banks, by the kind of merge: recorded once.
+
+    Threads may not share it.
+    """
+
+    def __init__(self, machine: str | Machine) -> None:
+        """Remember whose cores."""
+        self._machine = machine
+        self._nic: Nic | None = None  # made when it is first needed
+        self._loaded: KernelImage | None = None
+        self._known: dict[tuple[object, ...], tuple[np.ndarray, np.ndarray]] = {}
+
+    def frames(
+        self, of: Reduction, streams: Sequence[Stream], chunk: int, last: bool
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Beats of a full frame, and of the last one, dtype BEAT; of merges alike, the same object.
+
+        Args:
+            of: the reduction.
+            streams: what is merged; not empty.
+            chunk: elements of a full frame.
+            last: whether these are all ranks.
+        """
+        count = int(streams[0].values.size)
+        sizes = min(count, chunk), count - (count - 1) // chunk * chunk
+        kind = (of.image.code, tuple(stream.partial for stream in streams), of.payload, last)
+        if (found := self._known.get((kind, sizes))) is None:
+            full, end = (self._recorded(of, streams, size, last) for size in sizes)
+            found = self._known[kind, sizes] = full, end
+        return found
+
+    def _recorded(
+        self, of: Reduction, streams: Sequence[Stream], count: int, last: bool
+    ) -> np.ndarray:
+        if self._nic is None:
+            self._nic = Nic(self._machine, threads=1, cycles=True)
+        if self._loaded is not of.image:
+            self._nic.load(of.image)
+            self._loaded = of.image
+        return self._nic.asked(
+            [replace(stream, values=stream.values[:count]) for stream in streams],
+            payload=of.payload,
+            leave="finish" if last else "emit",
+            context=of.context,
+        )
+
+
 class Hosts:
     """The Nics of the ranks; each is made when it first adds.
 
@@ -140,25 +188,26 @@ class Hosts:
         self._simd = simd
         self._cycles = cycles
         self._nics: dict[int, tuple[Nic, KernelImage]] = {}
+        self._asked = Asked(machine)
         self._lock = Lock()  # a Nic keeps its image from load to reduce
 
     def merge(self, of: Reduction, rank: int, pieces: Sequence[Piece], last: bool) -> Piece:
         """A :data:`Merge` of a reduction."""
-        start = pieces[0].start
+        start, streams = pieces[0].start, [piece.stream() for piece in pieces]
         with self._lock:
             nic, loaded = self._nics.get(rank) or (self._nic(), None)
             if loaded is not of.image:
                 nic.load(of.image)
                 self._nics[rank] = nic, of.image
             done = nic.reduce(
-                [piece.stream() for piece in pieces],
+                streams,
                 payload=of.payload,
                 leave="finish" if last else "emit",
                 context=replace(of.context, device=rank, element=of.context.element + start),
             )
+            made = _made(of, rank, pieces, done, last, self._asked)
         names = {(i, *path): name for i, p in enumerate(pieces) for path, name in p.names.items()}
         names[()] = f"rank{rank}/{1 + max(piece.level for piece in pieces)}"
-        made = _made(of, rank, pieces, done)
         return Piece(rank, start, done.values, tuple(p.order for p in pieces), names, made)
 
     def _nic(self) -> Nic:
@@ -175,6 +224,7 @@ class Counted:
         self._nic = Nic(machine, threads=1, cycles=True)
         self._loaded: KernelImage | None = None
         self._known: dict[tuple[object, ...], ReduceResult] = {}
+        self._asked = Asked(machine)
         self._lock = Lock()
 
     def merge(self, of: Reduction, rank: int, pieces: Sequence[Piece], last: bool) -> Piece:
@@ -193,9 +243,9 @@ class Counted:
                     leave="finish" if last else "emit",
                     context=of.context,
                 )
+            made = _made(of, rank, pieces, done, last, self._asked)
         order = tuple(piece.order for piece in pieces)
         values = np.broadcast_to(np.zeros((), done.values.dtype), done.values.shape)
-        made = _made(of, rank, pieces, done)
         return Piece(rank, pieces[0].start, values, order, {}, made)
 
 
@@ -205,19 +255,37 @@ def nothing_merged(relay: Relay) -> Merge:
     def merge(rank: int, pieces: Sequence[Piece], last: bool) -> Piece:
         made = None
         if pieces[0].values.size:
-            made = _merging(relay, rank, pieces, [0] * len(pieces), 1, None)
+            made = _merging(relay, rank, pieces, [0] * len(pieces), 1)
         return replace(pieces[0], rank=rank, names={(): f"rank{rank}"}, made=made)
 
     return merge
 
 
-def _made(of: Reduction, rank: int, pieces: Sequence[Piece], done: ReduceResult) -> int | None:
+def _made(
+    of: Reduction,
+    rank: int,
+    pieces: Sequence[Piece],
+    done: ReduceResult,
+    last: bool,
+    asked: Asked,
+) -> int | None:
     """The message of a merge that a Nic has done; None where there is nothing, or no time."""
     if of.relay is None or not done.values.size:
         return None
     formats = of.image.formats
     sizes = [(formats.partial if piece.partial else formats.element).size for piece in pieces]
-    return _merging(of.relay, rank, pieces, sizes, done.chunk, done.packet_cycles)
+    streams = [Stream(piece.values, partial=piece.partial) for piece in pieces]
+    return _merging(
+        of.relay,
+        rank,
+        pieces,
+        sizes,
+        done.chunk,
+        taken=sum(sizes),
+        given=(formats.result if last else formats.partial).size,
+        cycles=done.packet_cycles,
+        asked=asked.frames(of, streams, done.chunk, last),
+    )
 
 
 def _merging(
@@ -226,7 +294,7 @@ def _merging(
     pieces: Sequence[Piece],
     sizes: Sequence[int],
     chunk: int,
-    cycles: np.ndarray | None,
+    **handlers: Any,
 ) -> int:
     """The message of a merge: of the pieces, at most one comes from elsewhere.
 
@@ -236,7 +304,7 @@ def _merging(
         pieces: what is merged.
         sizes: bytes of an element of each.
         chunk: elements of a full frame.
-        cycles: of the handlers for each frame.
+        handlers: what a :class:`Message` says of those that merge; none: there are none.
     """
     comes = next((i for i, piece in enumerate(pieces) if piece.rank != rank), 0)
     piece = pieces[comes]
@@ -246,8 +314,7 @@ def _merging(
         elements=range(piece.start, piece.stop),
         chunk=chunk,
         size=sizes[comes],
-        taken=sum(sizes) if cycles is not None else 0,
-        cycles=cycles,
+        **handlers,
     )
     others = [other.made for i, other in enumerate(pieces) if i != comes]
     return relay.add(message, [piece.made], others)

@@ -144,6 +144,10 @@ def op(
 @click.option("--rate", type=float, default=200, show_default=True, help="Of a port, Gb/s.")
 @click.option("--packets", type=int, default=1000, show_default=True, help="That each port gets.")
 @click.option("--window", type=int, help="Chunks in flight.  [default: as many as there are slots]")
+@click.option(
+    "--scheduling", type=click.Choice(["slot", "free"]), default="slot", show_default=True,
+    help="A packet goes to its slot's core, or to the first free one.",
+)  # fmt: skip
 @options.plot
 @options.machine
 @answers
@@ -157,6 +161,7 @@ def nic(
     rate: float,
     packets: int,
     window: int | None,
+    scheduling: str,
     plot: str | None,
     machine: str,
     as_json: str | None,
@@ -175,9 +180,12 @@ def nic(
     which = MACHINES[machine]
     machines = [replace(which, cores=n) for n in cores or (which.cores,)]
     loads = [
-        Load(LineRate(n, rate * GIGA), payload, packets, MAX_WINDOW if window is None else window)
+        Load(
+            LineRate(n, rate * GIGA), payload, packets,
+            MAX_WINDOW if window is None else window, scheduling,
+        )
         for n, payload in product(ports, payloads)
-    ]
+    ]  # fmt: skip
     with ExitStack() as stack:
         outputs = Outputs(stack, {"json": as_json, "csv": as_csv, "plot": plot})
         dtypes, presets = ([x] if x is not None else [] for x in (dtype, preset))

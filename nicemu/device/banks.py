@@ -1,8 +1,9 @@
 """Cores that meet in a bank of the scratchpad: from their accesses to the cycles that each waits.
 
-Owns: which banks an access wants in which cycle.  What the cores ask, and when they would if each
-were alone, is recorded while they run (``Cores.record_accesses``); who is served first is the C
-core's (banks.c).  A core that waits does everything after that as much later.
+Owns: what banks are, and the two ways in which cores wait for them: in turns, when all begin at
+once (banks.c), and in the order in which handlers and payloads are handed out, as in a fabric
+(booking.c).  What the cores ask, and when they would if each were alone, is recorded while they run
+(``Cores.record_accesses``).  A core that waits does everything after that as much later.
 """
 
 from __future__ import annotations
@@ -11,10 +12,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from nicemu._core import ACCESS, BEAT, bank_waits
+from nicemu._core import ACCESS, Handed, bank_beats, bank_bookings, bank_masks, bank_waits
 from nicemu.device.machine import Machine
 
-__all__ = ["beats", "masks", "waits"]
+__all__ = ["Handed", "beats", "booked", "masks", "shape", "waits"]
 
 
 def beats(accesses: np.ndarray, banks: int, width: int) -> np.ndarray:
@@ -28,26 +29,7 @@ def beats(accesses: np.ndarray, banks: int, width: int) -> np.ndarray:
     Returns:
         Shape (m,), dtype BEAT, one for each cycle in which there is something, ascending.
     """
-    if not accesses.size:
-        return np.empty(0, BEAT)
-    address, size = accesses["address"], accesses["bytes"].astype(np.uint64)
-    beat = accesses["beat"].astype(np.uint64)
-    first = address // beat
-    count = ((address + size - np.uint64(1)) // beat - first + np.uint64(1)).astype(np.int64)
-    which = np.repeat(np.arange(accesses.size), count)
-    turn = (np.arange(which.size) - np.repeat(np.cumsum(count) - count, count)).astype(np.uint64)
-    begin = np.maximum((first[which] + turn) * beat[which], address[which])
-    end = np.minimum((first[which] + turn + np.uint64(1)) * beat[which], (address + size)[which])
-    mask = masks(begin, end, banks, width)
-    cycle = accesses["cycle"][which] + turn
-    order = np.argsort(cycle, kind="stable")
-    held = np.where(accesses["atomic"][which] != 0, mask, np.uint64(0))
-    starts = np.flatnonzero(np.diff(cycle[order], prepend=np.uint64(2**64 - 1)) != 0)
-    out = np.empty(starts.size, BEAT)
-    out["cycle"] = cycle[order][starts]
-    out["banks"] = np.bitwise_or.reduceat(mask[order], starts)
-    out["held"] = np.bitwise_or.reduceat(held[order], starts)
-    return out
+    return bank_beats(accesses, {"banks": banks, "bytes": width})
 
 
 def masks(begin: np.ndarray, end: np.ndarray, banks: int, width: int) -> np.ndarray:
@@ -61,16 +43,17 @@ def masks(begin: np.ndarray, end: np.ndarray, banks: int, width: int) -> np.ndar
     Returns:
         Shape (n,), dtype uint64.
     """
-    one, many = np.uint64(1), np.uint64(banks)
-    first, last = begin // np.uint64(width), (end - one) // np.uint64(width)
-    every = np.uint64((1 << banks) - 1)
-    words = np.minimum(last - first + one, many)
-    low = np.where(words >= np.uint64(64), every, (one << (words % np.uint64(64))) - one) & every
-    shift = first % many
-    # the words that go round, at the low end; a shift by 64 is none
-    back = np.where(shift == 0, np.uint64(0), low >> ((many - shift) % np.uint64(64)))
-    rotated: np.ndarray = ((low << shift) | back) & every
-    return rotated
+    return bank_masks(begin, end, {"banks": banks, "bytes": width})
+
+
+def shape(machine: Machine) -> dict[str, int]:
+    """The scratchpad of a cluster: a nicemu_bank_shape."""
+    return {
+        "banks": machine.banks,
+        "bytes": machine.bank_bytes,
+        "hold": machine.atomic_hold,
+        "dma": machine.dma_bytes,
+    }
 
 
 def waits(
@@ -90,3 +73,16 @@ def waits(
     engine = np.empty(0, ACCESS) if dma is None else dma
     wanted = [beats(each, banks, width) for each in accesses]
     return bank_waits(wanted, beats(engine, banks, width), machine.atomic_hold)
+
+
+def booked(handed: Sequence[Handed], machine: Machine) -> list[int]:
+    """Cycles that each call waits for banks, in the order in which they are handed out.
+
+    Each bank is taken in the first cycle in which it is free.  What the DMA engine moves is never
+    late: a bank that it takes from a call before it is taken in its next free cycle, too.
+
+    Args:
+        handed: calls and payloads; of payloads, 0.
+        machine: whose banks.
+    """
+    return bank_bookings(handed, shape(machine))

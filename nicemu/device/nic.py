@@ -34,7 +34,7 @@ from nicemu._core import Cores, Counters, Cycles, Stop
 from nicemu._nicemu import ffi, lib
 from nicemu.arguments import flag, function, instance, known, whole
 from nicemu.compiler.target import target_of
-from nicemu.device.banks import waits
+from nicemu.device.banks import beats, waits
 from nicemu.device.image import (
     ALIGNMENT,
     CONTEXT_SIZE,
@@ -550,6 +550,29 @@ class Nic:
         size = m.cores // m.clusters
         asked = [room[:count] for room, count in zip(rooms, counts, strict=True)]
         return [w for i in range(0, m.cores, size) for w in waits(asked[i : i + size], m)]
+
+    @_one_at_a_time
+    def asked(self, streams: Sequence[Stream], /, **how: Any) -> np.ndarray:
+        """What the handlers of a single packet's position ask of the banks, when they are alone and
+        their code is fetched: shape (n,), dtype nicemu._core.BEAT.
+
+        Args:
+            streams, how: as for :meth:`reduce`, which is done with them; not more than a packet.
+
+        Raises:
+            ArgumentError: the device counts no cycles.
+        """
+        room, conflicts = np.empty(RECORD, _core.ACCESS), self._conflicts
+        try:
+            self._conflicts = False  # they would be recorded for that
+            self.reduce(streams, **how)
+            self._cores.record_accesses(room)
+            self.reduce(streams, **how)
+            count = min(self._cores.accesses(), RECORD)
+        finally:
+            self._cores.record_accesses(None)
+            self._conflicts = conflicts
+        return beats(room[:count], self.machine.banks, self.machine.bank_bytes)
 
     def _put(self, address: int, values: np.ndarray, item: Item, count: int, core: int) -> None:
         values = _array(values, "a payload or accumulator")

@@ -24,6 +24,7 @@ from nicemu import _core
 from nicemu._core import Counters
 from nicemu._nicemu import ffi, lib
 from nicemu.arguments import flag, instance, known, real, whole, wholes
+from nicemu.device.banks import shape
 from nicemu.device.image import Entry, KernelImage
 from nicemu.device.machine import Machine, Network
 from nicemu.device.machine import machine as machine_of
@@ -324,12 +325,12 @@ def _byte_time(rate: float) -> int:
     return round(8 * FEMTOSECONDS / rate)
 
 
-def _costs(m: Machine) -> dict[str, int]:
+def _costs(m: Machine) -> dict[str, Any]:
     """What frames cost in a NIC: a nicemu_costs."""
     cycle = SECOND // m.frequency
     own = {name: getattr(m, name) * cycle for name in ("parse", "dispatch", "egress")}
     engines = {"dma_byte": 1000 * cycle // m.dma_bytes, "cluster": m.cores // m.clusters}
-    return {"cycle": cycle, **own, **engines}
+    return {"cycle": cycle, **own, **engines, "banks": shape(m)}
 
 
 def _probability(p: float, what: str) -> int:
@@ -368,6 +369,7 @@ class Fabric:
         mtu: most payload bytes of a frame.
         planes: 1 or 2.
         arrival: True: devices merge in the order of arrival, and bits depend on timing.
+        scheduling: "slot" or "free": which core takes the time of a call.
         machine: what devices are made of.
         simd: host path of the cores.
         timing_only: True: nothing has values.
@@ -397,6 +399,7 @@ class Fabric:
         max_resends: int = MAX_RESENDS,
         icrc: bool = False,
         order: str = "fixed",
+        scheduling: str = "slot",
         simd: str = "auto",
         capture: str | Path | None = None,
         trace: str | Path | None = None,
@@ -443,6 +446,7 @@ class Fabric:
         self.mtu = whole("mtu", mtu, MTUS.start, MTUS.stop - 1)
         self.planes = whole("planes", planes, 1, 2)
         self.arrival = known("order", order, ("fixed", "arrival")) == "arrival"
+        self.scheduling = known("scheduling", scheduling, ("slot", "free"))
         if capture is not None:
             instance("capture", capture, (str, Path), "name a file")
         if trace is not None:
@@ -547,6 +551,7 @@ class Fabric:
                 "stack_bytes": self.machine.stack,
                 "instruction_time": INSTRUCTION,
                 "costs": _costs(m) if self.network else {},
+                "any_core": self.scheduling == "free",
             }
             node = _core.call(
                 f"device {name}",
@@ -694,15 +699,16 @@ class Fabric:
             ArgumentError: nothing here takes time, or links lose, repeat or change frames.
         """
         self.check_relays()
-        messages, waits, cycles = relay.arrays([self._hosts[rank] for rank in workers])
-        described = {
-            "messages": ffi.from_buffer("nicemu_relayed[]", messages),
-            "n": messages.size,
-            "waits": ffi.from_buffer("nicemu_wait[]", waits),
-            "n_waits": waits.size,
-            "cycles": ffi.from_buffer("uint64_t[]", cycles),
-            "n_cycles": cycles.size,
+        arrays = relay.arrays([self._hosts[rank] for rank in workers])
+        types = {
+            "messages": "nicemu_relayed[]",
+            "waits": "nicemu_wait[]",
+            "cycles": "uint64_t[]",
+            "asked": "uint64_t[]",
+            "beats": "nicemu_beat[]",
         }
+        described = {name: ffi.from_buffer(types[name], array) for name, array in arrays.items()}
+        described |= {f"n_{name}": array.size for name, array in arrays.items()}
         what = ffi.new("nicemu_relay *", described)
         with self._lock:
             seq = _core.call("messages", lib.nicemu_relay_start, self._fabric, what)

@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from nicemu._core import BEAT
+
 __all__ = ["Message", "Relay"]
 
 #: nicemu_relayed, nicemu_wait
@@ -23,6 +25,8 @@ MESSAGE = np.dtype(
         ("chunk", np.uint32),
         ("bytes", np.uint32),
         ("taken", np.uint32),
+        ("given", np.uint32),
+        ("asked", np.uint32),
         ("cycles", np.uint64),
     ],
     align=True,
@@ -40,7 +44,9 @@ class Message:
         chunk: elements of a full frame.
         size: bytes of an element in a frame.
         taken: bytes, for each element, that the NIC of ``to`` takes in to merge; 0: stored.
+        given: bytes, for each element, that merging gives.
         cycles: of the handlers that merge each frame, shape (frames,); None: stored.
+        asked: what those of a full frame ask of the banks, and those of the last one; dtype BEAT.
     """
 
     source: int
@@ -49,7 +55,9 @@ class Message:
     chunk: int
     size: int
     taken: int = 0
+    given: int = 0
     cycles: np.ndarray | None = field(default=None, repr=False)
+    asked: tuple[np.ndarray, np.ndarray] | None = field(default=None, repr=False)
 
 
 class Relay:
@@ -80,17 +88,28 @@ class Relay:
         self._waits += [(other, number, 1) for other in there if other is not None]
         return number
 
-    def arrays(self, nodes: Sequence[int]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Messages, waits and cycles for the C core; ``nodes``: of each rank."""
-        cycles = [m.cycles for m in self.messages if m.cycles is not None]
+    def arrays(self, nodes: Sequence[int]) -> dict[str, np.ndarray]:
+        """The fields of a nicemu_relay; ``nodes``: of each rank."""
+        cycles: list[np.ndarray] = []
+        asked: list[np.ndarray] = []
+        kinds: dict[int, int] = {}  # id of what is asked -> its place
         first, rows = 0, []
         for m in self.messages:
+            kind = 0
+            if m.asked is not None:
+                kind = kinds.setdefault(id(m.asked), len(asked))
+                if kind == len(asked):
+                    asked += m.asked
             source, to = nodes[m.source], nodes[m.to]
-            start, count = m.elements.start, len(m.elements)
-            rows.append((source, to, start, count, m.chunk, m.size, m.taken, first))
-            first += 0 if m.cycles is None else m.cycles.size
-        return (
-            np.array(rows, MESSAGE),
-            np.array(self._waits, WAIT),
-            np.concatenate(cycles).astype(np.uint64) if cycles else np.zeros(0, np.uint64),
-        )
+            what = (m.elements.start, len(m.elements), m.chunk, m.size, m.taken, m.given)
+            rows.append((source, to, *what, kind, first))
+            if m.cycles is not None:
+                cycles.append(m.cycles)
+                first += m.cycles.size
+        return {
+            "messages": np.array(rows, MESSAGE),
+            "waits": np.array(self._waits, WAIT),
+            "cycles": np.concatenate([np.empty(0, np.uint64), *cycles]).astype(np.uint64),
+            "asked": np.cumsum([each.size for each in asked], dtype=np.uint64),
+            "beats": np.concatenate([np.empty(0, BEAT), *asked]),
+        }

@@ -30,7 +30,10 @@ __all__ = ["SPAN", "Node", "Timeline", "What"]
 
 #: a record: see nicemu_span
 SPAN = np.dtype(
-    [(name, np.uint64) for name in ("begin", "end", "source", "by", "pc", "cycles", "instructions")]
+    [
+        (name, np.uint64)
+        for name in ("begin", "end", "source", "by", "pc", "cycles", "conflicts", "instructions")
+    ]
     + [
         (name, np.uint32)
         for name in (
@@ -64,6 +67,7 @@ class Span(NamedTuple):
     by: int
     pc: int
     cycles: int
+    conflicts: int
     instructions: int
     kind: int
     where: int
@@ -291,7 +295,8 @@ class _Picture:
         elif span.kind == What.CORE:
             track = self._track(span.where, (2, span.core), f"core {span.core}")
             name = "merge" if span.relayed else self._entries[span.pc]
-            about = {**span.about("instructions", "payloads"), "entry": name, "cycles": span.cycles}
+            about = span.about("instructions", "payloads")
+            about |= {"entry": name, "cycles": span.cycles, "conflicts": span.conflicts}
             if span.payloads:
                 about["child"] = span.child
         elif span.kind == What.OPEN:
