@@ -337,6 +337,7 @@ static bool invoke(struct work *w, struct call *call)
     outlet_until(d->outlet, STAGE_BANKS, ran.end);
     d->outlet->starved |= d->sched.starved;
     d->counters.calls++;
+    d->outlet->work += end.stop.instructions + end.stop.elements;
     if (d->outlet->trace.on)
         put_call(w, call, &end.stop, ran, alone);
     if (!good) {

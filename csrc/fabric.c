@@ -575,10 +575,14 @@ static bool handle(struct nicemu_fabric *f, const struct event *e)
     return true;
 }
 
-enum { CAPTURE_BATCH = 4 << 20 };
+enum {
+    CAPTURE_BATCH = 4 << 20,
+    WORK_BATCH = 16 << 20 /* instructions and elements: about a tenth of a second of scalar code */
+};
 
 static int run(struct nicemu_fabric *f, u64 max_events, u64 until, nicemu_event *out)
 {
+    const u64 work = f->outlet.work;
     *out = (nicemu_event){.kind = NICEMU_SLICE};
     for (u64 i = 0;; i++) {
         if (f->news_first < f->news_n) {
@@ -591,7 +595,7 @@ static int run(struct nicemu_fabric *f, u64 max_events, u64 until, nicemu_event 
             out->kind = NICEMU_CAPTURED;
             return NICEMU_OK;
         }
-        if (i == max_events)
+        if (i == max_events || f->outlet.work - work > WORK_BATCH)
             return NICEMU_OK;
         if (!fabric_reserve(f, f->most_sends))
             return NICEMU_ENOMEM;

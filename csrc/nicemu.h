@@ -470,7 +470,7 @@ typedef struct {
 
 enum {
     NICEMU_IDLE = 0, /* nothing waits any more, or nothing up to the given time */
-    NICEMU_SLICE = 1, /* max_events have passed */
+    NICEMU_SLICE = 1, /* max_events have passed, or handlers have done much */
     NICEMU_LEVEL = 2, /* a device has all partial sums of a collective */
     NICEMU_DONE = 3, /* a collective is done */
     NICEMU_FAILED = 4, /* a collective, and with it its group, has failed */
@@ -573,8 +573,8 @@ int nicemu_relay_start(nicemu_fabric *fabric, const nicemu_relay *relay);
 /* Of all collectives in flight: their chunks, and how many some worker still waits for; of relays
  * their frames, and how many are not merged or stored. */
 void nicemu_fabric_progress(const nicemu_fabric *fabric, uint64_t *chunks, uint64_t *left);
-/* Let virtual time go on until something is to be reported: at most max_events events, and none
- * after `until`. */
+/* Let virtual time go on until something is to be reported: at most max_events events, fewer where
+ * handlers do much, and none after `until`. */
 int nicemu_fabric_run(nicemu_fabric *fabric, uint64_t max_events, uint64_t until,
                       nicemu_event *out);
 uint64_t nicemu_fabric_now(const nicemu_fabric *fabric);

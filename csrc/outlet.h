@@ -29,6 +29,7 @@ struct outlet {
     struct path path; /* the way to what is done now */
     struct known *known; /* what calls take */
     bool reuse; /* a call that is known need not run */
+    u64 work; /* instructions and elements of all handlers, ever */
     bool starved; /* the host had no memory for what takes time */
     struct trace trace;
     /* Send over a direction of a link, not before virtual time `at`. */

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from nicemu import ArgumentError, kernel
+from nicemu import ArgumentError, Communicator, kernel
 from nicemu.network import fabric as module
 from nicemu.network.exchange import Exchange
 from nicemu.network.fabric import Fabric
@@ -54,3 +54,14 @@ def test_results_do_not_depend_on_the_size_of_slices(monkeypatch: pytest.MonkeyP
         run = allreduce(Fabric(5, "tree(2)", seed=2, **FAULTS), 3000)
         seen.append((run.fabric.counters(), run.fabric.now, run.ticket.time))
     assert seen[0] == seen[1] == seen[2]
+
+
+def test_slices_end_where_handlers_do_much() -> None:
+    """Ctrl-C and progress are looked at then: floating point in integers, few events."""
+    fabric, seen = Fabric(2, "star", machine="pspin", mtu=4096), list[tuple[int, int]]()
+    fabric.watch = lambda: seen.append(fabric.progress())
+    with Communicator(fabric, algorithm="in-network") as world:
+        world.allreduce(streams(2, 1 << 18, "float32"))
+    work = sum(fabric.devices["nic0"].counters(core).instructions for core in range(32))
+    assert fabric.counters().events < module.SLICE
+    assert len(seen) > work >> 24 > 1
