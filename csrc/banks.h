@@ -13,12 +13,13 @@ enum { MAX_BANKS = 64, MAX_BANK_BYTES = 64, MAX_SHARERS = 64 };
 
 bool banks_sound(const nicemu_bank_shape *shape);
 
-/* The banks of the bytes begin..end-1, as bits. */
+/* The banks of the bytes begin..end-1, as bits.  Numbers of a sound shape are powers of two. */
 static inline u64 banks_of(const nicemu_bank_shape *s, u64 begin, u64 end)
 {
-    u64 first = begin / s->bytes, words = (end - 1) / s->bytes - first + 1;
+    u32 word = (u32)__builtin_ctz(s->bytes);
+    u64 first = begin >> word, words = ((end - 1) >> word) - first + 1;
     u64 every = ~0ull >> (MAX_BANKS - s->banks);
-    u32 shift = (u32)(first % s->banks);
+    u32 shift = (u32)first & (s->banks - 1);
     if (words >= s->banks)
         return every;
     u64 low = (1ull << words) - 1;
