@@ -28,7 +28,7 @@ from nicemu.collectives.algorithms import (
     nothing_merged,
 )
 from nicemu.collectives.collective import COLLECTIVES, Arrays, Collective, Out, Result, staged
-from nicemu.collectives.least import Job, bound_of
+from nicemu.collectives.least import Bound, Job, bound_of
 from nicemu.collectives.partials import Partial, Share, gather
 from nicemu.compiler.target import target_of
 from nicemu.device.image import Context, KernelImage
@@ -55,6 +55,7 @@ from nicemu.order import devices, leaves
 __all__ = ["Communicator", "Handle"]
 
 IN_NETWORK = "in-network"
+BOUNDS = 1024  # least times that are kept
 TOKEN = range(1)  # what a barrier passes on: one element of no bytes
 _ALGORITHMS = ("auto", IN_NETWORK, *ALGORITHMS)
 
@@ -268,6 +269,7 @@ class Communicator:
             self.fabric = Fabric(whole("fabric", fabric, 1, MAX_RANKS, " workers, or a Fabric"))
         most = self.fabric.ranks - 1
         self._workers = range(most + 1) if ranks is None else wholes("ranks", ranks, 0, most)
+        self._bounds: dict[tuple[object, ...], Bound] = {}
         self._slots = {"window": window, "job": job}
         self._group = self.fabric.group(self._workers, **self._slots)
         self._lock = Lock()  # of the group, which is another after a failure
@@ -513,7 +515,19 @@ class Communicator:
         gives = [x.nbytes for x in call.inputs]
         count = call.inputs[0].size if call.image else sum(gives)
         job = Job(call.record, call.image, gives, count, self.fabric.mtu, call.root)
-        bound = bound_of(self.fabric, self._workers, algorithm, job)
+        key = (
+            algorithm,
+            call.record.name,
+            call.image is None,
+            job.sizes(),
+            *gives,
+            count,
+            call.root,
+        )
+        if (bound := self._bounds.get(key)) is None:  # of many ranks it takes a while
+            if len(self._bounds) == BOUNDS:
+                self._bounds.clear()
+            bound = self._bounds[key] = bound_of(self.fabric, self._workers, algorithm, job)
         bound.check(time, f"{call.record.name} by {algorithm} of {self.ranks} ranks")
         return bound.time
 
