@@ -161,3 +161,28 @@ def test_nothing_to_bound() -> None:
     assert run("ring", 4, "star", 0).bound == 0
     world = nicemu.Communicator(nicemu.Fabric(2, "star"), algorithm="ring")
     assert world.allreduce([np.ones(3, np.float32)] * 2).bound is None
+
+
+def test_of_collectives_one_after_another() -> None:
+    """What a communicator keeps of one is not taken for that of another."""
+    fabric = nicemu.Fabric(5, "cards", time="packet", mtu=256)
+    inputs = {count: streams(5, count) for count in (10, 700)}
+    calls = [
+        (name, algorithm, count, root, preset)
+        for name in ("allreduce", "reduce", "broadcast")
+        for algorithm in EVERY
+        for count in inputs
+        for root in ((0, 4) if COLLECTIVES[name].rooted else (0,))
+        for preset in ("wide", "per-hop")
+    ]
+    found: list[list[float | None]] = [[], []]
+    kept = nicemu.Communicator(fabric, window=4)
+    for name, algorithm, count, root, preset in calls:
+        how: dict[str, Any] = {"algorithm": algorithm}
+        how |= {"root": root} if COLLECTIVES[name].rooted else {}
+        how |= {} if name == "broadcast" else {"preset": preset}
+        given = inputs[count][root] if name == "broadcast" else inputs[count]
+        found[0].append(getattr(kept, name)(given, **how).bound)
+        with nicemu.Communicator(fabric, window=4) as new:
+            found[1].append(getattr(new, name)(given, **how).bound)
+    assert found[0] == found[1] and len(set(found[0])) > 10
