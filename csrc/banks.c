@@ -73,8 +73,11 @@ int nicemu_bank_masks(const nicemu_bank_shape *shape, const uint64_t *begins, co
 {
     if (!banks_sound(shape))
         return NICEMU_EINVAL;
-    for (u64 i = 0; i < n; i++)
+    for (u64 i = 0; i < n; i++) {
+        if (begins[i] >= ends[i])
+            return NICEMU_EINVAL;
         masks[i] = banks_of(shape, begins[i], ends[i]);
+    }
     return NICEMU_OK;
 }
 

@@ -218,7 +218,7 @@ typedef struct {
     uint32_t hold; /* cycles for which an atomic keeps a bank beyond its own */
     uint32_t dma; /* bytes that the DMA engine moves in a cycle */
 } nicemu_bank_shape;
-/* The banks of the bytes begins[i]..ends[i]-1, as bits. */
+/* The banks of the bytes begins[i]..ends[i]-1, at least one, as bits. */
 int nicemu_bank_masks(const nicemu_bank_shape *shape, const uint64_t *begins, const uint64_t *ends,
                       uint64_t n, uint64_t *masks);
 

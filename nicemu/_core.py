@@ -319,15 +319,17 @@ def bank_masks(begins: np.ndarray, ends: np.ndarray, shape: dict[str, int]) -> n
     """The banks of the bytes begins[i]..ends[i]-1, as bits: nicemu_bank_masks.
 
     Args:
-        begins, ends: addresses, shape (n,), dtype uint64; no range is empty.
+        begins, ends: addresses, shape (n,), dtype uint64.
         shape: a nicemu_bank_shape.
 
     Returns:
         Shape (n,), dtype uint64.
 
     Raises:
-        ArgumentError: banks that are none.
+        ArgumentError: banks that are none, a range of no bytes, or shapes that differ.
     """
+    if begins.size != ends.size:
+        raise ArgumentError(f"{begins.size} begins and {ends.size} ends: pass one of each")
     out = np.empty(begins.size, np.uint64)
     arrays = [np.ascontiguousarray(each, np.uint64) for each in (begins, ends)]
     pointers = [ffi.cast("uint64_t *", each.ctypes.data) for each in (*arrays, out)]

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import nicemu
 from nicemu._core import ACCESS, BEAT, Cores
-from nicemu.device.banks import Handed, beats, booked, waits
+from nicemu.device.banks import Handed, beats, booked, masks, waits
 from nicemu.device.machine import MACHINES, Machine
 from nicemu.errors import ArgumentError
 from tests import rtl
@@ -50,7 +50,7 @@ def test_scalar_accesses() -> None:
     # the store waits a cycle for t0; it takes two
     assert (got["cycle"].astype(np.int64) - first).tolist() == [0, 2, 4, 5]
     assert got["atomic"].tolist() == [0, 0, 0, 1]
-    wanted = beats(got[1:2], 64, 4)
+    wanted = beats(got[1:2], CARD)
     assert wanted["cycle"].tolist() == [first + 2, first + 3]
     assert wanted["banks"].tolist() == [1 << 1, 0b1100]
 
@@ -59,7 +59,7 @@ def test_vector_accesses() -> None:
     """Unit-stride by words of the unit, one a cycle; others by element, four a cycle."""
     got = accesses(["vle16.v v16, (a1)"])
     assert got["bytes"].tolist() == [64] and got["beat"].tolist() == [32]
-    wanted = beats(got, 64, 4)
+    wanted = beats(got, CARD)
     assert wanted["banks"].tolist() == [0xFF, 0xFF00] and np.diff(wanted["cycle"]).tolist() == [1]
     for line, places in (
         ("vlse16.v v16, (a1), a3", [6 * i for i in range(32)]),
@@ -130,8 +130,18 @@ def test_beats_are_the_banks_of_every_byte(
             bank = 1 << (byte // width % banks)
             both[0] |= bank
             both[1] |= bank * atomic
-    got = beats(np.array(rows, ACCESS), banks, width)
+    got = beats(np.array(rows, ACCESS), replace(CARD, banks=banks, bank_bytes=width))
     assert [tuple(map(int, row)) for row in got] == [(c, *wanted[c]) for c in sorted(wanted)]
+
+
+def test_no_bytes_have_no_banks() -> None:
+    at = np.array([0, 4, 5], np.uint64)
+    assert masks(at, at + np.uint64(4), CARD).tolist() == [0b1, 0b10, 0b110]
+    for begins, ends in ((at, at), (at, at[::-1]), (at, at[:2])):
+        with pytest.raises(ArgumentError):
+            masks(begins, ends, CARD)
+    with pytest.raises(ArgumentError):
+        beats(asked(0, 0, size=0), CARD)
 
 
 # ---- who waits -----------------------------------------------------------------------------------
@@ -247,16 +257,22 @@ def test_bookings_are_the_rule_s(handed: list[Handed], hold: int, dma: int) -> N
 
 def test_what_was_handed_out_before_keeps_its_banks() -> None:
     """Also from a later cycle on; what comes after finds the gaps."""
-    two = beats(np.concatenate([asked(0, 0), asked(3, 0)]), 64, 4)
+    two = beats(np.concatenate([asked(0, 0), asked(3, 0)]), CARD)
     one = two[:1]
     calls = [Handed(10, 9, two), Handed(10, 9, one), Handed(11, 9, one), Handed(13, 9, one)]
     assert booked(calls, CARD) == [0, 1, 1, 1]
     assert booked(calls[::-1], CARD) == [0, 0, 0, 2]  # 13, 11, 10, and then 12
 
 
+@pytest.mark.parametrize("name", ["start", "cycles", "address", "bytes"])
+def test_bookings_have_no_numbers_below_0(name: str) -> None:
+    with pytest.raises(ArgumentError, match=f"{name} -1 is out of range"):
+        booked([Handed(0), Handed(0)._replace(**{name: -1})], CARD)
+
+
 def test_the_dma_engine_displaces() -> None:
     """It takes the bank from the call in front of it: the one behind waits for that, too."""
-    one = beats(asked(0, 0), 64, 4)
+    one = beats(asked(0, 0), CARD)
     call, payload = Handed(5, 9, one), Handed(5, address=0, bytes=64)
     assert booked([call, payload, call], CARD) == [0, 0, 2]
     assert booked([payload, call, call], CARD) == [0, 1, 2]
@@ -286,7 +302,7 @@ def test_what_a_chunk_asks_needs_a_clock() -> None:
 
 def test_bookings_far_ahead() -> None:
     """The table grows with what lies ahead, and gives up where nobody would meet."""
-    one = beats(asked(0, 0), 64, 4)
+    one = beats(asked(0, 0), CARD)
     far, beyond = (1 << 22) - 1, 1 << 22
     calls = [Handed(at, 9, one) for at in (far, far, beyond, beyond, 0, 0)]
     assert booked(calls, CARD) == [0, 1, 0, 0, 0, 1]

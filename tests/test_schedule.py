@@ -418,6 +418,20 @@ def test_argument_errors(packet: Packet, message: str) -> None:
         served([packet])
 
 
+@pytest.mark.parametrize(
+    ("terms", "step", "message"),
+    [
+        ({"issue": -1}, Fetch(0, 0), "issue -1"),
+        ({}, Fetch(-1, 0), "cycle -1"),
+        ({}, Access(0, -4, 4, packet=False), "address -4"),
+        ({}, Access(0, 0, 0, packet=True), "bytes 0"),
+    ],
+)
+def test_handlers_are_checked(terms: dict[str, int], step: Fetch | Access, message: str) -> None:
+    with pytest.raises(ArgumentError, match=message):
+        Handler(terms, (step,))
+
+
 def test_presets() -> None:
     assert Scheduling("pspin", home=True, in_flight=20, buffer=65536) == SCHEDULINGS["pspin"]
     assert all(row.name == name for name, row in SCHEDULINGS.items())

@@ -13,37 +13,12 @@ from collections.abc import Sequence
 import numpy as np
 
 from nicemu._core import ACCESS, Handed, bank_beats, bank_bookings, bank_masks, bank_waits
+from nicemu.arguments import whole
 from nicemu.device.machine import Machine
 
-__all__ = ["Handed", "beats", "booked", "masks", "shape", "waits"]
+__all__ = ["MOST", "Handed", "beats", "booked", "masks", "shape", "waits"]
 
-
-def beats(accesses: np.ndarray, banks: int, width: int) -> np.ndarray:
-    """What a core wants, cycle by cycle.
-
-    Args:
-        accesses: shape (n,), dtype ACCESS.
-        banks: how many there are, a power of two up to 64; a bank has every so-manieth word.
-        width: bytes of a word.
-
-    Returns:
-        Shape (m,), dtype BEAT, one for each cycle in which there is something, ascending.
-    """
-    return bank_beats(accesses, {"banks": banks, "bytes": width})
-
-
-def masks(begin: np.ndarray, end: np.ndarray, banks: int, width: int) -> np.ndarray:
-    """The banks of bytes begin..end-1, as bits.
-
-    Args:
-        begin, end: addresses, shape (n,), dtype uint64.
-        banks: how many there are, a power of two up to 64.
-        width: bytes of a word.
-
-    Returns:
-        Shape (n,), dtype uint64.
-    """
-    return bank_masks(begin, end, {"banks": banks, "bytes": width})
+MOST = 1 << 62  # of a cycle or an address: what is added to that still fits into 64 bits
 
 
 def shape(machine: Machine) -> dict[str, int]:
@@ -54,6 +29,38 @@ def shape(machine: Machine) -> dict[str, int]:
         "hold": machine.atomic_hold,
         "dma": machine.dma_bytes,
     }
+
+
+def beats(accesses: np.ndarray, machine: Machine) -> np.ndarray:
+    """What a core wants, cycle by cycle.
+
+    Args:
+        accesses: shape (n,), dtype ACCESS.
+        machine: whose banks.
+
+    Returns:
+        Shape (m,), dtype BEAT, one for each cycle in which there is something, ascending.
+
+    Raises:
+        ArgumentError: an access of no bytes.
+    """
+    return bank_beats(accesses, shape(machine))
+
+
+def masks(begins: np.ndarray, ends: np.ndarray, machine: Machine) -> np.ndarray:
+    """The banks of the bytes begins[i]..ends[i]-1, as bits.
+
+    Args:
+        begins, ends: addresses, shape (n,), dtype uint64.
+        machine: whose banks.
+
+    Returns:
+        Shape (n,), dtype uint64.
+
+    Raises:
+        ArgumentError: a range has no bytes, or the shapes differ.
+    """
+    return bank_masks(begins, ends, shape(machine))
 
 
 def waits(
@@ -67,12 +74,11 @@ def waits(
         dma: shape (n,), dtype ACCESS, of the DMA engine, whose beats block their banks for a cycle.
 
     Raises:
-        ArgumentError: no core, or more than 64.
+        ArgumentError: no core, or more than 64; or an access of no bytes.
     """
-    banks, width = machine.banks, machine.bank_bytes
     engine = np.empty(0, ACCESS) if dma is None else dma
-    wanted = [beats(each, banks, width) for each in accesses]
-    return bank_waits(wanted, beats(engine, banks, width), machine.atomic_hold)
+    wanted = [beats(each, machine) for each in accesses]
+    return bank_waits(wanted, beats(engine, machine), machine.atomic_hold)
 
 
 def booked(handed: Sequence[Handed], machine: Machine) -> list[int]:
@@ -82,7 +88,16 @@ def booked(handed: Sequence[Handed], machine: Machine) -> list[int]:
     late: a bank that it takes from a call before it is taken in its next free cycle, too.
 
     Args:
-        handed: calls and payloads; of payloads, 0.
+        handed: calls and payloads.
         machine: whose banks.
+
+    Returns:
+        One for each; of payloads, 0.
+
+    Raises:
+        ArgumentError: a number is below 0, or too large.
     """
+    for each in handed:
+        for name in ("start", "cycles", "address", "bytes"):
+            whole(name, getattr(each, name), 0, MOST)
     return bank_bookings(handed, shape(machine))

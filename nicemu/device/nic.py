@@ -572,7 +572,7 @@ class Nic:
         finally:
             self._cores.record_accesses(None)
             self._conflicts = conflicts
-        return beats(room[:count], self.machine.banks, self.machine.bank_bytes)
+        return beats(room[:count], self.machine)
 
     def _put(self, address: int, values: np.ndarray, item: Item, count: int, core: int) -> None:
         values = _array(values, "a payload or accumulator")

@@ -20,7 +20,7 @@ from typing import NamedTuple
 import numpy as np
 
 from nicemu.arguments import whole
-from nicemu.device.banks import masks
+from nicemu.device.banks import MOST, masks
 from nicemu.device.machine import Machine
 
 __all__ = ["SCHEDULINGS", "Access", "Fetch", "Handler", "Packet", "Scheduling", "Service", "serve"]
@@ -61,14 +61,16 @@ SCHEDULINGS: dict[str, Scheduling] = {
 
 
 class Fetch(NamedTuple):
-    """A handler that is alone asks for a line of instructions in that cycle of its own."""
+    """A step of a handler: it asks for a line of instructions in that cycle, counted from its begin
+    as if it were alone.
+    """
 
     cycle: int
     line: int
 
 
 class Access(NamedTuple):
-    """... or for bytes of the scratchpad; ``packet``: the address counts from the packet's."""
+    """Likewise, for bytes of the scratchpad; ``packet``: the address counts from the packet's."""
 
     cycle: int
     address: int
@@ -87,6 +89,20 @@ class Handler:
 
     terms: dict[str, int]
     steps: tuple[Fetch | Access, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Check the ranges.
+
+        Raises:
+            ArgumentError: a number is below 0, or an access has no bytes.
+        """
+        for term, cycles in self.terms.items():
+            whole(term, cycles, 0, MOST)
+        for step in self.steps:
+            whole("cycle", step.cycle, 0, MOST)
+            if isinstance(step, Access):
+                whole("address", step.address, 0, MOST)
+                whole("bytes", step.bytes, 1, MOST)
 
 
 class Packet(NamedTuple):
@@ -241,8 +257,8 @@ class _Device:
     def run(self, packets: Iterable[Packet]) -> list[Service]:
         jobs = [_Job(packet, since=packet.arrival) for packet in packets]
         for job in jobs:
-            for name, most in (("arrival", 1 << 62), ("message", 1 << 62)):
-                whole(name, getattr(job.packet, name), 0, most)
+            for name in ("arrival", "message"):
+                whole(name, getattr(job.packet, name), 0, MOST)
             whole("bytes", job.packet.bytes, 0, self._scheduling.buffer)
             self._at(job.packet.arrival + self._machine.parse, _What.READY, job)
         self._plan(jobs)
@@ -349,8 +365,8 @@ class _Device:
 
     def _banks(self, addresses: Sequence[int], size: int) -> list[int]:
         """Of so many bytes at each address."""
-        m, begin = self._machine, np.array(addresses, np.uint64)
-        found: list[int] = masks(begin, begin + np.uint64(size), m.banks, m.bank_bytes).tolist()
+        begins = np.array(addresses, np.uint64)
+        found: list[int] = masks(begins, begins + np.uint64(size), self._machine).tolist()
         return found
 
     # ---- on a core -------------------------------------------------------------------------------
