@@ -37,7 +37,7 @@ static bool grow(struct booking *b, u64 cycle)
     return true;
 }
 
-/* The banks that are taken in a cycle; NULL: none is, and none is kept. */
+/* The banks that are taken in a cycle; NULL: it is too far ahead, or the host has no memory. */
 static inline u64 *taken_in(struct booking *b, u64 cycle)
 {
     u64 ahead = cycle - b->from;
@@ -75,7 +75,7 @@ u64 booking_run(struct booking *b, const nicemu_bank_shape *shape, u64 start, u6
     return waits;
 }
 
-/* These banks go to the next who ask later by a cycle. */
+/* Each of these banks is taken in its next free cycle, too. */
 static void displace(struct booking *b, u64 cycle, u64 banks)
 {
     while (banks) {

@@ -258,7 +258,8 @@ static struct call_key key_of(const struct work *w, const struct call *call)
 }
 
 /* A handler runs: true when it returned 0.  If its clock runs, too, what it asks of the banks is
- * taken from the call before that was like it, if that took as many cycles. */
+ * that of the call like it which was recorded last: the first, or one after a call that took other
+ * cycles than that. */
 static bool handled(const struct work *w, const struct call *call, struct call_end *end,
                     struct known_call *took)
 {
@@ -294,16 +295,18 @@ static bool handled(const struct work *w, const struct call *call, struct call_e
 static bool reused(const struct work *w, const struct call *call, struct known_call *took)
 {
     const struct outlet *o = w->device->outlet;
+    if (!o->reuse || !w->device->config.costs.cycle)
+        return false;
     struct call_key key = key_of(w, call);
-    const struct known_call *found = o->reuse ? known_find(o->known, &key) : NULL;
+    const struct known_call *found = known_find(o->known, &key);
     if (!found || !found->key.pc)
         return false;
     *took = *found;
     return true;
 }
 
-/* The core whose time a call takes from then on: the lane's; or the first of its cluster that is
- * idle, while none of them is at work on the lane. */
+/* The core whose time a call takes from then on: the lane's; or, of its cluster, the one that is at
+ * work on the slot, else the first that is idle. */
 static u32 core_for(const struct work *w, u64 given)
 {
     const struct device *d = w->device;

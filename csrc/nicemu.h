@@ -389,8 +389,9 @@ typedef struct {
     uint64_t software; /* of a host, until a message is on its way, and until an end is known */
     nicemu_costs hosts; /* of their own NICs */
     uint32_t host_cores;
-    uint32_t reuse; /* 1: a call takes the cycles of the first one of its entry and its count, and
-                       computes nothing: no value means anything */
+    uint32_t reuse; /* 1: where clocks run, a call takes the cycles of the first one of its entry,
+                       its count and its place in the scratchpad, and computes nothing: no value
+                       means anything */
 } nicemu_fabric_config;
 
 /* A device: cores, which must outlive it, and their memory as in nicemu_reduction. */
@@ -405,8 +406,8 @@ typedef struct {
     uint64_t budget; /* per handler call */
     uint64_t instruction_time; /* of one retired instruction, where no clock runs */
     nicemu_costs costs;
-    uint32_t any_core; /* 1: a call takes the time of the first core of its lane's cluster that is
-                          idle; 0: of the lane's */
+    uint32_t any_core; /* 1: a call takes the time of the first idle core of its lane's cluster;
+                          0: of the lane's core */
 } nicemu_device_config;
 
 /* One link, both directions alike. */

@@ -13,7 +13,7 @@
 struct sched {
     nicemu_costs costs;
     u32 cores;
-    u64 phase; /* a time at which a cycle begins */
+    u64 phase; /* time at which cycle 0 begins */
     u64 core_free[MAX_HARTS], dma_free[MAX_HARTS]; /* times from which they are idle */
     struct booking banks[MAX_HARTS]; /* of each cluster */
     bool starved; /* the host had no memory for what has been handed out */
@@ -34,17 +34,19 @@ static inline u32 sched_cluster(const struct sched *s, u32 core)
 u32 sched_engine(const struct sched *s, u64 at);
 u32 sched_core(const struct sched *s, u32 cluster, u64 at);
 
-/* Nothing is under way, and a cycle begins `now`: what follows takes the same time whenever it is
- * done. */
+/* Nothing is under way: cycles begin `now`, so that what follows takes the same time whenever it is
+ * begun. */
 void sched_begin(struct sched *s, u64 now);
 
-/* A payload is to be moved to that address of a cluster's scratchpad, from `at` on; it is `now`. */
+/* A payload is to be moved to that address of a cluster's scratchpad, not before `at`; it is `now`:
+ * from when until when it is. */
 struct period sched_move_in(struct sched *s, u32 cluster, u64 address, u64 bytes, u64 at, u64 now);
-/* What leaves is moved from there, so that it is out when it was ready at `at`. */
+/* What was ready at `at` is moved from there in the last cycles of the way out. */
 void sched_move_out(struct sched *s, u32 cluster, u64 address, u64 bytes, u64 at);
 
-/* Handlers that take so long when they are alone, and ask for those banks then, are handed to a
- * core at `at`: from when until when.  What is more than `alone` of that, they wait for banks. */
+/* A handler that takes the time `alone` when nobody is in its way, and asks for those banks then,
+ * is handed to a core at `at`: from when until when it runs.  What of that is more than `alone`, it
+ * waits for banks. */
 struct period sched_run(struct sched *s, u32 core, u64 at, u64 alone, const nicemu_beat *beats,
                         u64 n);
 
