@@ -382,6 +382,13 @@ class Handed(NamedTuple):
 def bank_bookings(handed: Sequence[Handed], shape: dict[str, int]) -> list[int]:
     """Cycles that each waits for banks which those before it have: nicemu_booked.
 
+    Args:
+        handed: in the order in which they are handed out.
+        shape: a nicemu_bank_shape.
+
+    Returns:
+        One for each; of a payload, 0.
+
     Raises:
         ArgumentError: banks that are none.
     """

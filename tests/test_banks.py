@@ -296,8 +296,17 @@ def test_what_a_chunk_asks(how: dict[str, bool]) -> None:
 def test_what_a_chunk_asks_needs_a_clock() -> None:
     nic = nicemu.Nic()
     nic.load(nicemu.kernel("sum", "bfloat16"))
-    with pytest.raises(ArgumentError):
-        nic.asked([nicemu.Stream(np.ones(5, nicemu.bfloat16))])
+    with pytest.raises(ArgumentError, match="make a Nic with cycles=True"):
+        nic.asked([np.ones(5, nicemu.bfloat16)])
+
+
+def test_what_a_chunk_asks_is_of_one_packet() -> None:
+    nic = nicemu.Nic(conflicts=True)
+    nic.load(nicemu.kernel("sum", "bfloat16"))
+    with pytest.raises(ArgumentError, match="513 elements: pass one packet of each, at most 512"):
+        nic.asked([np.ones(513, nicemu.bfloat16)])
+    last = nic.reduce([np.ones(513, nicemu.bfloat16)]).cores[0].cycles
+    assert last is not None and "conflicts" in last.terms  # it goes on as it was made
 
 
 def test_bookings_far_ahead() -> None:

@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 
 import nicemu
-from nicemu._core import stage_names
+from nicemu._core import BEAT, stage_names
 from nicemu.collectives.algorithms import ALGORITHMS
 from nicemu.collectives.collective import COLLECTIVES
 from nicemu.device.banks import Handed, booked
 from nicemu.device.machine import MACHINES, Machine, Network
 from nicemu.errors import ArgumentError, CollectiveError
 from nicemu.network.packet import Kind, Packet, build
-from nicemu.network.relay import Message, Relay
+from nicemu.network.relay import Merging, Message, Relay
 from tests.fabrics import streams, sums_up
 
 CARD = MACHINES["card"]
@@ -317,13 +317,13 @@ def test_links_that_are_not_clean_are_refused(fault: str) -> None:
 def test_messages_are_checked() -> None:
     """What a relay says is held against the fabric: else a wrong one would read elsewhere."""
     fabric = nicemu.Fabric(2, "star", time="packet", mtu=1024)
-    good = Message(0, 1, range(10), 4, 2)
+    good, nothing = Message(0, 1, range(10), 4, 2), np.empty(0, BEAT)  # of three frames
     for bad in (
         replace(good, chunk=0),
         replace(good, chunk=5000),
         replace(good, size=1000),
         replace(good, elements=range(0)),
-        replace(good, taken=4, cycles=np.zeros(2, np.uint64)),  # it has three frames
+        replace(good, merging=Merging(4, 2, np.zeros(2, np.uint64), (nothing, nothing))),
     ):
         relay = Relay()
         relay.add(bad)

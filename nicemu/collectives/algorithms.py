@@ -12,14 +12,14 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, replace
 from threading import Lock
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 
 from nicemu.device.image import Context, KernelImage
 from nicemu.device.machine import Machine
 from nicemu.device.nic import Nic, ReduceResult, Stream
-from nicemu.network.relay import Message, Relay
+from nicemu.network.relay import Merging, Message, Relay
 from nicemu.order import Order, Path, leaves
 
 __all__ = [
@@ -126,7 +126,22 @@ class Reduction:
     relay: Relay | None
 
 
-class Asked:
+class _Loaded:
+    """A Nic, and the image that it has."""
+
+    def __init__(self, nic: Nic) -> None:
+        self._nic = nic
+        self._image: KernelImage | None = None
+
+    def having(self, image: KernelImage) -> Nic:
+        """The Nic; the image is loaded where it has another."""
+        if self._image is not image:
+            self._nic.load(image)
+            self._image = image
+        return self._nic
+
+
+class _Asked:
     """What the handlers that merge a frame ask of the banks, by the kind of merge: recorded once.
 
     Threads may not share it.
@@ -135,8 +150,7 @@ class Asked:
     def __init__(self, machine: str | Machine) -> None:
         """Remember whose cores."""
         self._machine = machine
-        self._nic: Nic | None = None  # made when it is first needed
-        self._loaded: KernelImage | None = None
+        self._nic: _Loaded | None = None  # made when it is first needed
         self._known: dict[tuple[object, ...], tuple[np.ndarray, np.ndarray]] = {}
 
     def frames(
@@ -162,11 +176,8 @@ class Asked:
         self, of: Reduction, streams: Sequence[Stream], count: int, last: bool
     ) -> np.ndarray:
         if self._nic is None:
-            self._nic = Nic(self._machine, threads=1, cycles=True)
-        if self._loaded is not of.image:
-            self._nic.load(of.image)
-            self._loaded = of.image
-        return self._nic.asked(
+            self._nic = _Loaded(Nic(self._machine, threads=1, cycles=True))
+        return self._nic.having(of.image).asked(
             [replace(stream, values=stream.values[:count]) for stream in streams],
             payload=of.payload,
             leave="finish" if last else "emit",
@@ -187,23 +198,25 @@ class Hosts:
         self._machine = machine
         self._simd = simd
         self._cycles = cycles
-        self._nics: dict[int, tuple[Nic, KernelImage]] = {}
-        self._asked = Asked(machine)
+        self._nics: dict[int, _Loaded] = {}
+        self._asked = _Asked(machine)
         self._lock = Lock()  # a Nic keeps its image from load to reduce
 
     def merge(self, of: Reduction, rank: int, pieces: Sequence[Piece], last: bool) -> Piece:
         """A :data:`Merge` of a reduction."""
         start, streams = pieces[0].start, [piece.stream() for piece in pieces]
         with self._lock:
-            nic, loaded = self._nics.get(rank) or (self._nic(), None)
-            if loaded is not of.image:
-                nic.load(of.image)
-                self._nics[rank] = nic, of.image
-            done = nic.reduce(
-                streams,
-                payload=of.payload,
-                leave="finish" if last else "emit",
-                context=replace(of.context, device=rank, element=of.context.element + start),
+            if rank not in self._nics:
+                self._nics[rank] = _Loaded(self._nic())
+            done = (
+                self._nics[rank]
+                .having(of.image)
+                .reduce(
+                    streams,
+                    payload=of.payload,
+                    leave="finish" if last else "emit",
+                    context=replace(of.context, device=rank, element=of.context.element + start),
+                )
             )
             made = _made(of, rank, pieces, done, last, self._asked)
         names = {(i, *path): name for i, p in enumerate(pieces) for path, name in p.names.items()}
@@ -221,10 +234,9 @@ class Counted:
 
     def __init__(self, machine: str | Machine = "card") -> None:
         """Make the Nic that counts."""
-        self._nic = Nic(machine, threads=1, cycles=True)
-        self._loaded: KernelImage | None = None
+        self._nic = _Loaded(Nic(machine, threads=1, cycles=True))
         self._known: dict[tuple[object, ...], ReduceResult] = {}
-        self._asked = Asked(machine)
+        self._asked = _Asked(machine)
         self._lock = Lock()
 
     def merge(self, of: Reduction, rank: int, pieces: Sequence[Piece], last: bool) -> Piece:
@@ -234,10 +246,7 @@ class Counted:
         with self._lock:
             done = self._known.get(key)
             if done is None:
-                if self._loaded is not of.image:
-                    self._nic.load(of.image)
-                    self._loaded = of.image
-                done = self._known[key] = self._nic.reduce(
+                done = self._known[key] = self._nic.having(of.image).reduce(
                     [Stream(np.zeros_like(p.values), partial=p.partial) for p in pieces],
                     payload=of.payload,
                     leave="finish" if last else "emit",
@@ -255,7 +264,7 @@ def nothing_merged(relay: Relay) -> Merge:
     def merge(rank: int, pieces: Sequence[Piece], last: bool) -> Piece:
         made = None
         if pieces[0].values.size:
-            made = _merging(relay, rank, pieces, [0] * len(pieces), 1)
+            made = _added(relay, rank, pieces, [0] * len(pieces), 1, None)
         return replace(pieces[0], rank=rank, names={(): f"rank{rank}"}, made=made)
 
     return merge
@@ -267,34 +276,31 @@ def _made(
     pieces: Sequence[Piece],
     done: ReduceResult,
     last: bool,
-    asked: Asked,
+    asked: _Asked,
 ) -> int | None:
     """The message of a merge that a Nic has done; None where there is nothing, or no time."""
     if of.relay is None or not done.values.size:
         return None
+    assert done.packet_cycles is not None  # whoever keeps time counts them
     formats = of.image.formats
     sizes = [(formats.partial if piece.partial else formats.element).size for piece in pieces]
     streams = [Stream(piece.values, partial=piece.partial) for piece in pieces]
-    return _merging(
-        of.relay,
-        rank,
-        pieces,
-        sizes,
-        done.chunk,
+    merging = Merging(
         taken=sum(sizes),
         given=(formats.result if last else formats.partial).size,
         cycles=done.packet_cycles,
         asked=asked.frames(of, streams, done.chunk, last),
     )
+    return _added(of.relay, rank, pieces, sizes, done.chunk, merging)
 
 
-def _merging(
+def _added(
     relay: Relay,
     rank: int,
     pieces: Sequence[Piece],
     sizes: Sequence[int],
     chunk: int,
-    **handlers: Any,
+    merging: Merging | None,
 ) -> int:
     """The message of a merge: of the pieces, at most one comes from elsewhere.
 
@@ -304,7 +310,7 @@ def _merging(
         pieces: what is merged.
         sizes: bytes of an element of each.
         chunk: elements of a full frame.
-        handlers: what a :class:`Message` says of those that merge; none: there are none.
+        merging: by handlers; None: there are none.
     """
     comes = next((i for i, piece in enumerate(pieces) if piece.rank != rank), 0)
     piece = pieces[comes]
@@ -314,7 +320,7 @@ def _merging(
         elements=range(piece.start, piece.stop),
         chunk=chunk,
         size=sizes[comes],
-        **handlers,
+        merging=merging,
     )
     others = [other.made for i, other in enumerate(pieces) if i != comes]
     return relay.add(message, [piece.made], others)

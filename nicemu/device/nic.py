@@ -552,22 +552,45 @@ class Nic:
         return [w for i in range(0, m.cores, size) for w in waits(asked[i : i + size], m)]
 
     @_one_at_a_time
-    def asked(self, streams: Sequence[Stream], /, **how: Any) -> np.ndarray:
-        """What the handlers of a single packet's position ask of the banks, when they are alone and
-        their code is fetched: shape (n,), dtype nicemu._core.BEAT.
+    def asked(
+        self,
+        streams: Sequence[np.ndarray | Stream],
+        *,
+        payload: int = 1024,
+        leave: str = "finish",
+        context: Context | None = None,
+    ) -> np.ndarray:
+        """What the handlers ask of the banks that reduce one packet of each stream, when they are
+        alone and their code is fetched.
 
         Args:
-            streams, how: as for :meth:`reduce`, which is done with them; not more than a packet.
+            streams: as for :meth:`reduce`, not longer than a packet.
+            payload, leave, context: as for :meth:`reduce`.
+
+        Returns:
+            Shape (n,), dtype nicemu._core.BEAT, by ascending cycle from the first handler's begin.
 
         Raises:
-            ArgumentError: the device counts no cycles.
+            ArgumentError: the device counts no cycles, or a stream is longer than a packet.
+            And what :meth:`reduce` raises.
         """
+        if not self._counting:
+            raise ArgumentError("this device counts no cycles: make a Nic with cycles=True")
+
+        def reduced() -> ReduceResult:
+            return self.reduce(streams, payload=payload, leave=leave, context=context)
+
         room, conflicts = np.empty(RECORD, _core.ACCESS), self._conflicts
         try:
-            self._conflicts = False  # they would be recorded for that
-            self.reduce(streams, **how)
+            self._conflicts = False  # it would have a record of its own
+            first = reduced()  # fetches the code
+            if first.values.size > first.chunk:
+                raise ArgumentError(
+                    f"streams of {first.values.size:,} elements: pass one packet of each, at most "
+                    f"{first.chunk:,}"
+                )
             self._cores.record_accesses(room)
-            self.reduce(streams, **how)
+            reduced()
             count = min(self._cores.accesses(), RECORD)
         finally:
             self._cores.record_accesses(None)

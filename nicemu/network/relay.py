@@ -13,7 +13,7 @@ import numpy as np
 
 from nicemu._core import BEAT
 
-__all__ = ["Message", "Relay"]
+__all__ = ["Merging", "Message", "Relay"]
 
 #: nicemu_relayed, nicemu_wait
 MESSAGE = np.dtype(
@@ -35,6 +35,24 @@ WAIT = np.dtype([("before", np.uint32), ("after", np.uint32), ("there", np.uint3
 
 
 @dataclass(frozen=True)
+class Merging:
+    """What the NIC at the end of a message does with its frames, when it merges them.
+
+    Attributes:
+        taken: bytes, for each element, that it takes in to merge.
+        given: bytes, for each element, that merging gives.
+        cycles: of the handlers of each frame, shape (frames,), dtype uint64.
+        asked: what the handlers of a full frame ask of the banks, and those of the last one; dtype
+            BEAT, by ascending cycle.  Messages may share it.
+    """
+
+    taken: int
+    given: int
+    cycles: np.ndarray = field(repr=False)
+    asked: tuple[np.ndarray, np.ndarray] = field(repr=False)
+
+
+@dataclass(frozen=True)
 class Message:
     """Elements that one rank sends to another, which merges or stores them.
 
@@ -43,10 +61,7 @@ class Message:
         elements: which of the whole array; at least one.
         chunk: elements of a full frame.
         size: bytes of an element in a frame.
-        taken: bytes, for each element, that the NIC of ``to`` takes in to merge; 0: stored.
-        given: bytes, for each element, that merging gives.
-        cycles: of the handlers that merge each frame, shape (frames,); None: stored.
-        asked: what those of a full frame ask of the banks, and those of the last one; dtype BEAT.
+        merging: by the NIC of ``to``; None: frames are stored.
     """
 
     source: int
@@ -54,10 +69,7 @@ class Message:
     elements: range
     chunk: int
     size: int
-    taken: int = 0
-    given: int = 0
-    cycles: np.ndarray | None = field(default=None, repr=False)
-    asked: tuple[np.ndarray, np.ndarray] | None = field(default=None, repr=False)
+    merging: Merging | None = None
 
 
 class Relay:
@@ -92,20 +104,19 @@ class Relay:
         """The fields of a nicemu_relay; ``nodes``: of each rank."""
         cycles: list[np.ndarray] = []
         asked: list[np.ndarray] = []
-        kinds: dict[int, int] = {}  # id of what is asked -> its place
+        places: dict[int, int] = {}  # id of what is asked -> where it is in `asked`
         first, rows = 0, []
         for m in self.messages:
-            kind = 0
-            if m.asked is not None:
-                kind = kinds.setdefault(id(m.asked), len(asked))
-                if kind == len(asked):
-                    asked += m.asked
+            merging = (0, 0, 0, 0)
+            if (how := m.merging) is not None:
+                place = places.setdefault(id(how.asked), len(asked))
+                if place == len(asked):
+                    asked += how.asked
+                merging = (how.taken, how.given, place, first)
+                cycles.append(how.cycles)
+                first += how.cycles.size
             source, to = nodes[m.source], nodes[m.to]
-            what = (m.elements.start, len(m.elements), m.chunk, m.size, m.taken, m.given)
-            rows.append((source, to, *what, kind, first))
-            if m.cycles is not None:
-                cycles.append(m.cycles)
-                first += m.cycles.size
+            rows.append((source, to, m.elements.start, len(m.elements), m.chunk, m.size, *merging))
         return {
             "messages": np.array(rows, MESSAGE),
             "waits": np.array(self._waits, WAIT),
