@@ -212,7 +212,9 @@ def _in_network(ways: _Ways, job: Job) -> tuple[int, int]:
 
 
 # ---- by hosts ------------------------------------------------------------------------------------
-Way: TypeAlias = tuple[int, int]  # from which rank to which
+
+#: from which rank to which
+Way: TypeAlias = tuple[int, int]
 
 
 @dataclass(frozen=True)
@@ -351,9 +353,8 @@ def _doubling(
     result = job.sizes()[2]
     chunk = job.frame // result
     folded = len(folds)
-    root = (
-        job.root // 2 if job.root < 2 * folded else job.root - folded
-    )  # or whom it is folded into
+    # place among those that exchange: the root's, or of the one that it is folded into
+    root = job.root // 2 if job.root < 2 * folded else job.root - folded
     for i, (d, ways) in enumerate(pairs.items()):
         for at, way in enumerate(ways):
             if job.record.rooted:

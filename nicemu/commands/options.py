@@ -1,6 +1,6 @@
 """Options that several commands have.
 
-Owns: their names and what is said of them.
+Owns: their names, their help, and the machine that two of them name together.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ machine = click.option(
 )
 vlen = click.option("--vlen", type=int, help="Bits of a vector register, else the machine's.")
 plot = click.option("--plot", type=click.Path(), help="A picture: .png, .svg or .pdf (extra viz).")
-#: takes the name, and `multiple`
+#: preset("--preset"): the option; with the argument's name and multiple=True, several of them
 preset = partial(
     click.option,
     type=click.Choice(list(PRESETS)),
@@ -30,5 +30,9 @@ preset = partial(
 
 
 def machine_of(name: str, vlen: int | None) -> Machine:
-    """The machine that these options say."""
+    """The machine that ``machine`` and ``vlen`` name.
+
+    Raises:
+        ArgumentError: a VLEN that no machine has.
+    """
     return MACHINES[name] if vlen is None else replace(MACHINES[name], vlen=vlen)

@@ -369,7 +369,7 @@ class Fabric:
         mtu: most payload bytes of a frame.
         planes: 1 or 2.
         arrival: True: devices merge in the order of arrival, and bits depend on timing.
-        scheduling: "slot" or "free": which core takes the time of a call.
+        scheduling: "slot" or "free": whose time a handler call takes.
         machine: what devices are made of.
         simd: host path of the cores.
         timing_only: True: nothing has values.
@@ -422,7 +422,8 @@ class Fabric:
                 time.  "packet": frames take their time on links, in devices and on cores whose
                 cycles are counted, those between hosts too; results say what their time was spent
                 on.  Bits are the same.  "only": the same times of collectives that compute nothing:
-                a handler call takes the cycles of the first one of its entry and its count.
+                a handler call takes the cycles of the first one of its entry, its count and its
+                place in the scratchpad.
             network: with a ``time``, the links; in the topology "cards", those of workers are
                 PCIe.
             detection: seconds from a link's going down to its ends' knowing.
@@ -432,6 +433,8 @@ class Fabric:
                 anyway.
             order: "fixed": devices merge child 0, 1, 2, ...; "arrival": as frames arrive, which
                 needs less space, and gives other bits from run to run of a changed fabric.
+            scheduling: whose time a handler call takes.  "slot": its slot's core's; "free": the
+                first idle core's of that core's cluster.  Bits are the same.
             simd: host path of the cores.
             capture: file to which all frames that are sent are written; it appears on
                 :meth:`close`.

@@ -1,6 +1,6 @@
-"""What the answers to an op's author have in common: which image, on which machine.
+"""What check, cost and trace of an op have in common: which image they tell of, on which machine.
 
-Owns: these fields, and how they head a table.
+Owns: these fields, and the words for them that head a table.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ __all__ = ["AboutImage"]
 
 @dataclass(frozen=True, repr=False)
 class AboutImage(Tabled):
-    """An answer about an image.
+    """An answer about the image of an op.
 
     Attributes:
         op, preset: of the image.
@@ -30,6 +30,6 @@ class AboutImage(Tabled):
 
     @property
     def title(self) -> str:
-        """These in words."""
+        """Which image, and which machine: ``sum of bfloat16, wide, on card (VLEN 512)``."""
         m = self.machine
         return f"{self.op} of {self.element}, {self.preset}, on {m.name} (VLEN {m.vlen})"

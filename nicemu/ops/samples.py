@@ -48,6 +48,12 @@ def short(row: Format, count: int, seed: int) -> np.ndarray:
 def digits(values: np.ndarray) -> np.ndarray:
     """How long numbers are: binary digits before the point, and twice those behind it; LONGEST for
     what is no finite number.
+
+    Args:
+        values: of any dtype that float64 holds.
+
+    Returns:
+        Of the same shape, whole numbers.
     """
     with np.errstate(invalid="ignore"):  # signalling NaNs
         wide = values.astype(np.float64)
