@@ -345,7 +345,13 @@ def test_bench_op(tmp_path: Path) -> None:
     (flat,) = csv.DictReader(io.StringIO(ports.stdout))
     assert float(flat["2x5G_share"]) == float(flat["bits_per_second"]) / 10e9 > 1
     table = bench("op", "scalar_sum", "--dtype", "f32", *asked[:4], "--by-vlen").stdout
-    assert table.splitlines()[-1].split()[-2:] == ["none", "none"]
+    assert table.splitlines()[-1].split()[-4:] == ["none", "-90.7%", "none", "-97.7%"]
+    table = bench("op", "sum", "--dtype", "f16", *asked[:4], "--by-vlen").stdout
+    rates = {line.split()[0]: line.split()[1:] for line in table.splitlines()[-3:]}
+    assert rates["acc"][-4] == "512" and rates["acc8"][-4] == "128"
+    for line in rates.values():
+        at = {"128": 0, "512": 1, "none": 1}[line[-4]]
+        assert float(line[-3].rstrip("%")) == pytest.approx(float(line[at]) / 2 - 100, abs=1)
 
 
 def test_bench_op_of_ones_own(tmp_path: Path) -> None:

@@ -225,11 +225,14 @@ def test_there_is_a_command_for_each(name: str) -> None:
     assert {row["collective"] for row in rows} == {name}
     lines = bench(name, *few, "-n", 1).stdout.splitlines()
     assert lines[0].startswith(f"# {name}: 8 ranks, cards, in-network,")
-    assert lines[3].split()[:5] == ["size", "count", "type", "redop", "root"]
-    assert lines[3].split()[5:] == ["time", "algbw", "busbw", "#wrong"] * 2 + ["host"]
+    assert lines[3].split()[:6] == ["#", "size", "count", "type", "redop", "root"]
+    assert lines[3].split()[6:] == ["time", "algbw", "busbw", "#wrong"] * 2 + ["host"]
     assert len(lines) == 5 + len(rows) + 2
     assert lines[-1].startswith("# Avg bus bandwidth    : ")
-    cells = lines[5].split()
+    told = [line.split() for line in lines if not line.startswith("#")]
+    assert [int(cells[0]) for cells in told] == [int(row["size"]) for row in rows]
+    assert [int(cells[1]) for cells in told] == [int(row["count"]) for row in rows]
+    cells = told[0]
     assert cells[3] == ("sum" if COLLECTIVES[name].reduces else "none")
     assert cells[4] == ("0" if COLLECTIVES[name].rooted else "-1")
 

@@ -278,7 +278,9 @@ class CollectiveTimes(Tabled):
         return out
 
     def tables(self) -> tuple[Table, ...]:
-        """For people: as nccl-tests prints it, host time in a column of its own."""
+        """For people, and for what reads nccl-tests' tables: as it prints them, rows alone without
+        ``#``, numbers without separators; host time in a column of its own.
+        """
         w = self.where
         links = ", ".join(f"{rate / GIGA:g}" for rate in self.rates)
         presets = ", ".join(dict.fromkeys(row.preset for row in self.rows if row.preset))
@@ -290,12 +292,13 @@ class CollectiveTimes(Tabled):
         )
         bandwidths = ("\nalgbw\n(GB/s)", "\nbusbw\n(GB/s)", "\n#wrong")
         columns = (
-            "\nsize\n(B)", "\ncount\n(elements)", "\ntype", "\nredop", "\nroot",
+            "#\n# size\n# (B)", "\ncount\n(elements)", "\ntype", "\nredop", "\nroot",
             "out-of-place\ntime\n(us)", *bandwidths, "in-place\ntime\n(us)", *bandwidths,
             "\nhost\n(ms)",
         )  # fmt: skip
         lines = [
-            (row.size, row.count, NAMES.get(row.element, row.element) or "none", row.op or "none",
+            (str(row.size), str(row.count),
+             NAMES.get(row.element, row.element) or "none", row.op or "none",
              -1 if row.root is None else row.root,
              *(text for timed in (row.out_of_place, row.in_place) for text in _cells(row, timed)),
              f"{1e3 * row.host:.3f}")
@@ -316,7 +319,7 @@ def _cells(row: CollectiveTime, timed: Timed | None) -> tuple[str, ...]:
     """Time, algbw, busbw, #wrong."""
     if timed is None:
         return "-", "-", "-", "-"
-    wrong = "N/A" if timed.wrong is None else f"{timed.wrong:,}"
+    wrong = "N/A" if timed.wrong is None else str(timed.wrong)
     bandwidths = (f"{rate / GIGA:.2f}" for rate in (row.algbw(timed), row.busbw(timed)))
     return f"{MICRO * timed.time:.2f}", *bandwidths, wrong
 

@@ -268,7 +268,9 @@ class OpRates(Tabled):
         return rates, spent
 
     def by_vlen(self) -> Table:
-        """For people: rates by VLEN, and the least VLEN that keeps up with each line rate."""
+        """For people: rates by VLEN, and the least VLEN that keeps up with each line rate; if none
+        does, the fastest one's margin says by how much.
+        """
         vlens = sorted({row.machine.vlen for row in self.rows})
         found: dict[tuple[str, ...], dict[int, OpRate]] = {}
         for row in self.rows:
@@ -277,18 +279,21 @@ class OpRates(Tabled):
         some = [next(iter(rows.values())) for rows in found.values()]
         said, names, cells = _apart([_what(row, vlen=False) for row in some])
 
-        def least(rows: dict[int, OpRate], line: LineRate) -> str:
+        def least(rows: dict[int, OpRate], line: LineRate) -> tuple[str, str]:
             enough = [vlen for vlen, row in rows.items() if row.share(line) >= 1]
-            return str(min(enough)) if enough else "none"
+            told = rows[min(enough)] if enough else max(rows.values(), key=lambda row: row.rate)
+            return str(min(enough)) if enough else "none", percents(told.share(line))[1]
 
         return Table(
             f"{self.device}{said}\n"
             "Gb/s of payload that the cores take in, by VLEN, and the least that keeps up with\n"
-            f"the line rate, the device's aggregate ingress: {self._lines()}",
-            (*names, *map(str, vlens), *map(str, self.lines)),
+            f"the line rate, the device's aggregate ingress: {self._lines()};\n"
+            "margin: at that VLEN, or where none keeps up at the fastest",
+            (*names, *map(str, vlens),
+             *(name for line in self.lines for name in (str(line), "margin"))),
             [
                 (*cell, *(f"{rows[v].rate / GIGA:.1f}" if v in rows else "-" for v in vlens),
-                 *(least(rows, line) for line in self.lines))
+                 *(text for line in self.lines for text in least(rows, line)))
                 for cell, rows in zip(cells, found.values(), strict=True)
             ],
             names,
