@@ -271,7 +271,7 @@ static bool handled(const struct work *w, const struct call *call, struct call_e
     struct known *known = d->outlet->known;
     struct call_key key = key_of(w, call);
     struct known_call *found = known_find(known, &key);
-    bool look = !found || !found->key.pc || found->stale;
+    bool look = !found || found->stale;
     nicemu_access *record = look ? known_record(known) : NULL;
     u64 before = hart_cycles(s->hart);
     if (record)
@@ -281,12 +281,14 @@ static bool handled(const struct work *w, const struct call *call, struct call_e
     if (record) {
         nicemu_accesses_count(d->config.cores, s->hart->id, &n);
         nicemu_accesses(d->config.cores, s->hart->id, NULL, 0);
-        *took = known_recorded(known, good ? found : NULL, &key, &d->config.costs.banks, n, cycles);
-    } else if (found) {
-        found->stale = found->cycles != cycles;
-        *took = *found;
-        took->cycles = cycles;
     }
+    if (record && good) {
+        *took = *known_recorded(known, &key, &d->config.costs.banks, n, cycles);
+    } else if (found) {
+        found->stale |= found->cycles != cycles;
+        *took = *found;
+    }
+    took->cycles = cycles;
     d->outlet->starved |= known->starved;
     return good;
 }
@@ -299,7 +301,7 @@ static bool reused(const struct work *w, const struct call *call, struct known_c
         return false;
     struct call_key key = key_of(w, call);
     const struct known_call *found = known_find(o->known, &key);
-    if (!found || !found->key.pc)
+    if (!found)
         return false;
     *took = *found;
     return true;

@@ -8,9 +8,9 @@
 #include "banks.h"
 
 enum {
-    KNOWN_ROOM = 4096,
+    KNOWN_ROOM = 4096, /* places, of which some stay empty */
     RECORDED = 1 << 20, /* accesses of a call; those after them wait for no bank */
-    KEPT = 1 << 16 /* beats: a call that has more is recorded each time */
+    KEPT = 1 << 22 /* beats, of all calls */
 };
 
 struct call_key {
@@ -29,20 +29,20 @@ struct known_call {
 
 struct known {
     struct known_call call[KNOWN_ROOM];
+    u32 used;
+    u64 kept; /* beats of all of them */
     nicemu_access *accesses; /* room for RECORDED of them */
-    nicemu_beat *beats; /* of the call that was recorded last, where that is not kept */
-    bool starved; /* the host had no memory for one of these */
+    bool starved; /* the host had no memory for what was recorded */
 };
 
-/* Where a call is, or would be; NULL: it is not there, and the table is full. */
+/* A call of that key; NULL: none is known. */
 struct known_call *known_find(struct known *k, const struct call_key *key);
 /* Memory to record a call in; NULL: the host has none. */
 nicemu_access *known_record(struct known *k);
-/* n accesses have been recorded, of a call of so many cycles: what it asks, which is there until
- * the next is recorded.  `into`: where it is kept, too; NULL: nowhere. */
-struct known_call known_recorded(struct known *k, struct known_call *into,
-                                 const struct call_key *key, const nicemu_bank_shape *shape, u64 n,
-                                 u64 cycles);
+/* n accesses have been recorded, of a call of so many cycles, which is known from now on, in place
+ * of what was of that key; all else is forgotten where there is no room. */
+const struct known_call *known_recorded(struct known *k, const struct call_key *key,
+                                        const nicemu_bank_shape *shape, u64 n, u64 cycles);
 void known_close(struct known *k);
 
 #endif

@@ -192,3 +192,14 @@ def test_times_alone_are_the_same(algorithm: str) -> None:
         found.append(world.allreduce(streams(8, count)))
     assert found[0].time == found[1].time and found[0].spent == found[1].spent
     assert found[0].spent is not None and found[0].spent["conflicts"] > 0
+
+
+def test_more_kinds_of_calls_than_are_kept() -> None:
+    """Of a thousand sizes, the first ones take the same time again."""
+    few, counts = [1, 3, 700, 2000], range(2, 2002, 2)
+    fabric = nicemu.Fabric(3, "star", time="only")
+    with nicemu.Communicator(fabric, algorithm="in-network") as world:
+        first = [world.allreduce(streams(3, count)).time for count in few]
+        for count in counts:
+            world.allreduce(streams(3, count))
+        assert [world.allreduce(streams(3, count)).time for count in few] == first
