@@ -60,7 +60,7 @@ struct slab {
 struct nicemu_fabric {
     nicemu_fabric_config config;
     struct outlet outlet;
-    struct known known; /* where clocks run */
+    struct known known; /* calls that have been recorded, where clocks run */
     struct clock clock;
     u64 events, under_way;
     struct buffers buffers;

@@ -542,8 +542,8 @@ typedef struct {
     uint32_t bytes; /* of an element in a frame */
     uint32_t taken; /* bytes, for each element, that the NIC takes in to merge; 0: it is stored */
     uint32_t given; /* bytes, for each element, that merging gives */
-    uint32_t asked; /* merged: index in nicemu_relay.asked of what each frame's handlers ask of the
-                       banks, and behind it of the last frame's */
+    uint32_t asked; /* merged: index in nicemu_relay.asked of what a full frame's handlers ask of
+                       the banks; the last frame's are at the next index */
     uint64_t cycles; /* merged: index in nicemu_relay.cycles of its first frame's */
 } nicemu_relayed;
 
@@ -564,7 +564,7 @@ typedef struct {
     uint64_t n_cycles;
     const uint64_t *asked; /* where the beats of each kind of merge end in `beats` */
     uint64_t n_asked;
-    const nicemu_beat *beats; /* ascending in cycle */
+    const nicemu_beat *beats; /* ascending in cycle, of frames at the beginning of a scratchpad */
     uint64_t n_beats;
 } nicemu_relay;
 

@@ -404,6 +404,8 @@ static bool reached(struct nicemu_fabric *f, struct trip *t)
     const nicemu_costs *c = &f->config.hosts;
     if (!m->what.taken)
         return taken(f, t);
+    /* frames have no place: each is taken to lie where the calls that `beats` are of had theirs, at
+     * the beginning of a scratchpad */
     struct sched *own = &f->own[m->what.to];
     u64 parsed = f->clock.now + c->parse, bytes = (u64)count_of(m, t->frame) * m->what.taken;
     t->engine = sched_engine(own, parsed);

@@ -84,8 +84,8 @@ def waits(
 def booked(handed: Sequence[Handed], machine: Machine) -> list[int]:
     """Cycles that each call waits for banks, in the order in which they are handed out.
 
-    Each bank is taken in the first cycle in which it is free.  What the DMA engine moves is never
-    late: a bank that it takes from a call before it is taken in its next free cycle, too.
+    A call takes each bank in the first cycle in which it is free.  The DMA engine never waits:
+    where it takes a bank in a cycle that a call has, the bank's next free cycle is taken, too.
 
     Args:
         handed: calls and payloads.
