@@ -83,7 +83,7 @@ class Handler:
     """What a handler does for one packet, alone and with its code in the cache.
 
     Attributes:
-        terms: its cycles by what they are spent on.
+        terms: what its cycles are spent on; it takes their sum.
         steps: what it asks for, by ascending cycle.
     """
 
@@ -106,7 +106,13 @@ class Handler:
 
 
 class Packet(NamedTuple):
-    """Its last bit is there in that cycle."""
+    """A packet of a message.
+
+    Attributes:
+        arrival: cycle in which its last bit is there.
+        message: number of its message, from 0 on.
+        bytes: that are moved into the scratchpad for each of its handlers.
+    """
 
     arrival: int
     message: int
@@ -139,12 +145,16 @@ class Service:
 
     @property
     def latency(self) -> int:
-        """Cycles until the device is done with it; those of all handlers of a packet add up."""
+        """Cycles from ``since`` until the device is done with the handler; those of all handlers of
+        a packet add up to the packet's latency.
+        """
         return sum(self.terms.values())
 
     @property
     def done(self) -> int:
-        """The cycle in which it is, of which its message hears: its feedback."""
+        """The cycle in which the device is done with the handler, and what waits for that in the
+        message may go on: PsPIN's feedback.
+        """
         return self.since + self.latency
 
 
@@ -160,11 +170,11 @@ def serve(
 
     The packets of one number are a message.  As PsPIN has it (mpq_engine.sv):
 
-    - The first one to arrive goes to the header handler, while the others wait, and then as they do
-      to the payload handler, with its bytes moved once more.
-    - The last one to arrive goes once more, too, to the completion handler, when the device is done
-      with all payload handlers of the message.
-    - Each of these may run in any cluster and on any core, as for a packet of its own.
+    - The first one to arrive goes to the header handler, while the others wait.  Then all of them
+      go to the payload handler.
+    - When the device is done with all payload handlers of the message, the last one to arrive goes
+      to the completion handler.
+    - For each handler the packet is moved into a cluster anew; cluster and core may be others.
 
     Args:
         packets: in any order.

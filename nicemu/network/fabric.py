@@ -325,7 +325,7 @@ def _byte_time(rate: float) -> int:
     return round(8 * FEMTOSECONDS / rate)
 
 
-def _costs(m: Machine) -> dict[str, Any]:
+def _costs(m: Machine) -> dict[str, int | dict[str, int]]:
     """What frames cost in a NIC: a nicemu_costs."""
     cycle = SECOND // m.frequency
     own = {name: getattr(m, name) * cycle for name in ("parse", "dispatch", "egress")}
