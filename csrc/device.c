@@ -250,11 +250,21 @@ static void put_taken(const struct work *w, u64 frame)
 
 /* ---- calls ------------------------------------------------------------------------------ */
 
-static struct call_key key_of(const struct work *w, const struct call *call)
+/* Where a place begins: other calls with the same ask for the same banks. */
+static u32 phase_of(const struct work *w, u64 address)
 {
     const nicemu_bank_shape *banks = &w->device->config.costs.banks;
-    u64 bank = w->lane->station.accumulator / banks->bytes % banks->banks;
-    return (struct call_key){call->pc, call->count, call->slot, (u32)bank};
+    return (u32)(address / banks->bytes % banks->banks);
+}
+
+static struct call_key key_of(const struct work *w, const struct call *call)
+{
+    const struct station *s = &w->lane->station;
+    return (struct call_key){.pc = call->pc,
+                             .count = call->count,
+                             .slot = call->slot,
+                             .phase = phase_of(w, s->accumulator),
+                             .leaves = call->destination.bytes ? phase_of(w, s->destination) : 0};
 }
 
 /* A handler runs: true when it returned 0.  If its clock runs, too, what it asks of the banks is

@@ -5,14 +5,16 @@
 
 static bool same(const struct call_key *a, const struct call_key *b)
 {
-    return a->pc == b->pc && a->count == b->count && a->slot == b->slot && a->phase == b->phase;
+    return a->pc == b->pc && a->count == b->count && a->slot == b->slot && a->phase == b->phase &&
+           a->leaves == b->leaves;
 }
 
 /* Where a call is, or would be. */
 static struct known_call *place_of(struct known *k, const struct call_key *key)
 {
     u64 apart = 0x9e3779b97f4a7c15ull; /* neighbours do not meet */
-    u64 hash = ((key->pc ^ key->count * apart) + key->slot) * apart + key->phase;
+    u64 place = (u64)key->slot << 16 | key->phase << 8 | key->leaves;
+    u64 hash = ((key->pc ^ key->count * apart) + place) * apart;
     for (u64 at = hash >> 32;; at++) {
         struct known_call *c = &k->call[at % KNOWN_ROOM];
         if (!c->key.pc || same(&c->key, key))

@@ -16,7 +16,8 @@ enum {
 struct call_key {
     u64 pc, count; /* pc 0: nothing is here */
     u32 slot; /* payload slot of its lane in which its first payload lies */
-    u32 phase; /* bank of its accumulator */
+    u32 phase; /* bank in which its accumulator begins, ... */
+    u32 leaves; /* ... and what leaves, which groups of more children have further behind; or 0 */
 };
 
 struct known_call {

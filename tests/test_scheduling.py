@@ -203,3 +203,18 @@ def test_more_kinds_of_calls_than_are_kept() -> None:
         for count in counts:
             world.allreduce(streams(3, count))
         assert [world.allreduce(streams(3, count)).time for count in few] == first
+
+
+@by_scheduling
+@pytest.mark.parametrize("mtu", [300, 320, 576])
+def test_what_ran_before_changes_no_time(mtu: int, scheduling: str) -> None:
+    """A group of other size has its results elsewhere in the scratchpad, in other banks."""
+    machine = replace(CARD, scratchpad=1 << 20)
+    times = []
+    for before in ([], [0, 1, 2], [4, 1, 2, 0]):
+        fabric = fabric_of(5, mtu=mtu, machine=machine, scheduling=scheduling)
+        if before:
+            with nicemu.Communicator(fabric, before, algorithm="in-network", window=32) as world:
+                world.allreduce(streams(len(before), 8000))
+        times.append(allreduce(fabric, 8000, window=32).time)
+    assert len(set(times)) == 1
