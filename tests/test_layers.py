@@ -60,6 +60,7 @@ LEVELS: tuple[tuple[str, ...], ...] = (
     ("compiler.compile",),
     ("compiler.host", "ops.bounds", "compiler.assembly"),
     ("collectives.partials", "device.nic", "device.bare"),
+    ("ops.flow",),
     ("ops.steady",),
     (
         "ops.cost",

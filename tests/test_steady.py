@@ -8,11 +8,17 @@ import numpy as np
 import pytest
 
 import nicemu
+from nicemu._core import RETURN, Cores, R, W, X
 from nicemu.collectives.algorithms import ALGORITHMS
 from nicemu.collectives.collective import COLLECTIVES
+from nicemu.device.image import CONTEXT_SIZE
 from nicemu.device.machine import MACHINES
+from nicemu.device.nic import ARGUMENTS, CODE, SCRATCHPAD, STACK
 from nicemu.errors import ArgumentError
+from nicemu.ops.flow import deciding
 from nicemu.ops.steady import check_steady
+from tests.assemble import assemble
+from tests.encode import image
 from tests.fabrics import streams
 
 EVERY = ("in-network", *ALGORITHMS)
@@ -83,6 +89,93 @@ def test_an_op_whose_cycles_depend_on_data_is_refused() -> None:
         with pytest.raises(ArgumentError, match=r"of halved takes .* cycles for 65 items, by"):
             world.allreduce([np.ones(10, np.float32)] * 2, op)
         assert world.allreduce([np.ones(10, np.float32)] * 2).time is not None  # others go on
+
+
+def rarely(a: float, b: float) -> float:
+    """Long for a single value."""
+    total = a + b
+    if a == 3.0:
+        while total > 1.0:
+            total = total * 0.5
+    return total
+
+
+def test_an_op_that_takes_longer_for_one_value_is_refused() -> None:
+    """No trial has that value: the branch says it."""
+    op = nicemu.reduce_op(rarely, name="rarely")
+    world = nicemu.Communicator(nicemu.Fabric(2, "star", time="only"))
+    with pytest.raises(ArgumentError, match=r"of rarely goes by values \(0x\w+: .*b\w+ "):
+        world.allreduce([np.ones(10, np.float32)] * 2, op)
+
+
+#: a1 points to the table of pointers, a3 to the context, a0 and the first pointer to data of 0
+DECIDES = {
+    "a branch": ["lw t0, 0(a0)", "beq t0, zero, 0x4"],
+    "a copy of it": ["lw t0, 0(a0)", "addi t1, t0, 3", "bne zero, t1, 0x4"],
+    "an address": ["lw t0, 0(a0)", "add t1, a0, t0", "lw t2, 0(t1)"],
+    "the context": ["lw t0, 8(a3)", "bge t0, zero, 0x4"],
+    "a payload": ["ld t0, 0(a1)", "lw t1, 0(t0)", "beq t1, zero, 0x4"],
+    "a comparison": ["flw fa0, 0(a0)", "feq.s t0, fa0, fa0", "beq t0, zero, 0x4"],
+    "the stack": ["lw t0, 0(a0)", "sd t0, -8(sp)", "ld t1, -8(sp)", "beq t1, zero, 0x4"],
+    "part of a word on the stack": ["lw t0, 0(a0)", "sd t0, -8(sp)", "sw a2, -8(sp)",
+                                    "lw t1, -4(sp)", "beq t1, zero, 0x4"],
+    "an element": ["vsetivli zero, 4, e32,m1,ta,ma", "vle32.v v8, (a0)", "vmv.x.s t0, v8",
+                   "beq t0, zero, 0x4"],
+    "a mask": ["vsetivli zero, 4, e32,m1,ta,ma", "vle32.v v8, (a0)", "vmseq.vi v0, v8, 1",
+               "vcpop.m t0, v0", "beq t0, zero, 0x4"],
+    "vl": ["lw t0, 0(a0)", "vsetvli t1, t0, e32,m1,ta,ma"],
+    "a stride": ["lw t0, 0(a0)", "vsetivli zero, 4, e32,m1,ta,ma", "vlse32.v v8, (a0), t0"],
+    "indices": ["vsetivli zero, 4, e32,m1,ta,ma", "vle32.v v8, (a0)", "vluxei32.v v12, (a0), v8"],
+    "a divisor": ["lw t0, 0(a0)", "addi t1, zero, 7", "divw t2, t1, t0"],
+    "flags": ["flw fa0, 0(a0)", "fadd.s fa1, fa0, fa0", "csrrs t0, fflags, zero",
+              "beq t0, zero, 0x4"],
+    "an atomic": ["amoadd.w t0, a2, (a0)", "beq t0, zero, 0x4"],
+}  # fmt: skip
+DOES_NOT = {
+    "the count": ["beq a2, zero, 0x4", "vsetvli t1, a2, e32,m1,ta,ma"],
+    "a pointer": ["ld t0, 0(a1)", "lw t1, 0(t0)", "sw t1, 4(a0)"],
+    "what is overwritten": ["lw t0, 0(a0)", "addi t0, zero, 0", "beq t0, zero, 0x4"],
+    "a place on the stack that is overwritten": [
+        "lw t0, 0(a0)", "sd t0, -8(sp)", "sd a2, -8(sp)", "ld t1, -8(sp)", "beq t1, zero, 0x4",
+    ],
+    "a dividend": ["lw t0, 0(a0)", "addi t1, zero, 7", "divw t2, t0, t1"],
+    "a mask of additions": [
+        "vsetivli zero, 4, e32,m1,ta,ma", "vle32.v v8, (a0)", "vmseq.vi v0, v8, 1",
+        "vadd.vv v12, v8, v8, v0.t", "vse32.v v12, (a0)",
+    ],
+    "another register": [
+        "lw t0, 0(a0)", "flw ft0, 0(a0)", "beq t1, zero, 0x4", "beq s0, zero, 0x4",
+    ],
+}  # fmt: skip
+
+
+def first_deciding(lines: list[str]) -> str | None:
+    cores = Cores(1, 512)
+    code = image([assemble(line) for line in [*lines, "jalr zero, 0(ra)"]])
+    cores.map(CODE, 4096, X)
+    cores.write(CODE, code)
+    for base, permission in ((SCRATCHPAD, R | W), (ARGUMENTS, R), (STACK, R | W)):
+        cores.map(base, 4096, permission)
+    cores.write(ARGUMENTS + CONTEXT_SIZE, SCRATCHPAD.to_bytes(8, "little"))
+    cores.start_log()
+    stop = cores.call(
+        CODE, (SCRATCHPAD, ARGUMENTS + CONTEXT_SIZE, 65, ARGUMENTS), sp=STACK + 4096, budget=1000
+    )
+    assert stop.reason == RETURN
+    return deciding(cores, cores.take_log().decode())
+
+
+@pytest.mark.parametrize("what", DECIDES)
+def test_data_that_decide(what: str) -> None:
+    found = first_deciding(DECIDES[what])
+    assert found is not None
+    name = found.partition(": ")[2].split()[0]
+    assert name == DECIDES[what][-1].split()[0]  # and nothing before it
+
+
+@pytest.mark.parametrize("what", DOES_NOT)
+def test_data_that_do_not_decide(what: str) -> None:
+    assert first_deciding(DOES_NOT[what]) is None
 
 
 def test_an_op_whose_cycles_depend_on_the_rank_is_refused() -> None:

@@ -1,6 +1,7 @@
 """Whether the cycles of an image depend on data or context: then one call tells nothing of another.
 
-Owns: the data that is tried.  What an entry takes is nic's to count.
+Owns: the calls that are tried.  What an entry takes is nic's to count; whether data decide in it,
+flow's.
 """
 
 from __future__ import annotations
@@ -9,11 +10,13 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from nicemu._core import LOG_BYTES, LOG_LINE
 from nicemu.device.image import Context, Entry, KernelImage
 from nicemu.device.machine import Machine
 from nicemu.device.nic import Nic
 from nicemu.dtypes import Item
 from nicemu.errors import ArgumentError, FaultError
+from nicemu.ops.flow import deciding
 
 __all__ = ["check_steady"]
 
@@ -24,7 +27,9 @@ PATTERNS = 4  # of random bits, with which everything is tried
 def check_steady(image: KernelImage, machine: Machine) -> None:
     """See to it that a call takes as many cycles whatever its data, and whatever ran before.
 
-    Every entry is tried with zeros, ones and random bits, each with another context.
+    Every entry is tried with zeros, ones and random bits, each with another context, and then
+    followed instruction by instruction: in none may data or context decide where it goes on, or
+    what it asks of memory.
 
     Raises:
         ArgumentError: it does not; it names the entry.
@@ -59,6 +64,33 @@ def check_steady(image: KernelImage, machine: Machine) -> None:
             raise ArgumentError(
                 f"{entry} of {image.op} takes {min(found)} to {max(found)} cycles for {COUNT} "
                 "items, by their values or by what the core did before: use time='packet'"
+            )
+    _check_flow(image, nic)
+
+
+def _check_flow(image: KernelImage, nic: Nic) -> None:
+    formats = image.formats
+    for entry in sorted(image.entries):
+        does = Entry.of(entry)
+        if does.payloads > nic.machine.max_fan_in:
+            continue
+        payload = np.ones(COUNT, (formats.partial if does.partials else formats.element).dtype)
+        nic.cores.start_log()
+        nic.handle(
+            entry,
+            [payload] * does.payloads,
+            accumulator=np.ones(COUNT, formats.accumulator.dtype),
+            count=COUNT,
+        )
+        log = nic.cores.take_log()
+        if LOG_BYTES - len(log) < LOG_LINE:  # it stopped there
+            raise ArgumentError(
+                f"{entry} of {image.op} is too long to be followed: use time='packet'"
+            )
+        if (where := deciding(nic.cores, log.decode())) is not None:
+            raise ArgumentError(
+                f"{entry} of {image.op} goes by values ({where}), and so may what it takes: "
+                "use time='packet'"
             )
 
 
