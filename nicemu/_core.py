@@ -6,6 +6,7 @@ is, is decided above (nic, cli).
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -31,6 +32,7 @@ __all__ = [
     "Cycles",
     "Handed",
     "Insn",
+    "Logged",
     "R",
     "Stop",
     "W",
@@ -44,6 +46,7 @@ __all__ = [
     "csrs",
     "extension_names",
     "instructions",
+    "logged",
     "stage_names",
     "stop_of",
     "term_names",
@@ -360,6 +363,35 @@ def bank_waits(beats: Sequence[np.ndarray], dma: np.ndarray, hold: int) -> list[
         *(pointers[-1], arrays[-1].size, hold, waits),
     )
     return [int(waits[i]) for i in range(len(beats))]
+
+
+#: a line of a log: where, which word, and what follows (csrc/log.c)
+_LOGGED = re.compile(r"core +\d+: \d 0x(\w+) \(0x(\w+)\)(.*)")
+#: a register or CSR with its value, or a place in memory with what was stored there, if anything
+_WRITTEN = re.compile(r"\b(mem|[xfv]\d+|c\d+_\w+) +0x(\w+)(?: 0x(\w+))?")
+
+
+class Logged(NamedTuple):
+    """An instruction in a log.
+
+    Attributes:
+        pc: its address.
+        word: it.
+        written: name, value and "" of each register or CSR, as "x5", "v8", "c3104_vl"; "mem",
+            address and what was stored there, which is "" where it was read.  In hexadecimal.
+    """
+
+    pc: int
+    word: int
+    written: list[tuple[str, str, str]]
+
+
+def logged(log: bytes) -> Iterator[Logged]:
+    """The instructions of a log (:meth:`Cores.take_log`), in the order of their execution."""
+    for line in log.decode().splitlines():
+        found = _LOGGED.fullmatch(line)
+        assert found is not None  # as csrc/log.c writes it
+        yield Logged(int(found[1], 16), int(found[2], 16), _WRITTEN.findall(found[3]))
 
 
 class Handed(NamedTuple):

@@ -162,7 +162,7 @@ def first_deciding(lines: list[str]) -> str | None:
         CODE, (SCRATCHPAD, ARGUMENTS + CONTEXT_SIZE, 65, ARGUMENTS), sp=STACK + 4096, budget=1000
     )
     assert stop.reason == RETURN
-    return deciding(cores, cores.take_log().decode())
+    return deciding(cores, cores.take_log())
 
 
 @pytest.mark.parametrize("what", DECIDES)

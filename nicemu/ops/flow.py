@@ -12,15 +12,12 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from nicemu._core import Cores, Insn
+from nicemu._core import Cores, Insn, logged
 from nicemu.device.image import CONTEXT_SIZE
 from nicemu.device.nic import ARGUMENTS, CODE, SCRATCHPAD, STACK
 
 __all__ = ["deciding"]
 
-#: a line of the log: where, what, and what it wrote (csrc/log.c)
-_LINE = re.compile(r"core +\d+: \d 0x(?P<pc>\w+) \(0x(?P<word>\w+)\)(?P<rest>.*)")
-_WRITTEN = re.compile(r"\b(mem|[xfv]\d+) +0x(\w+)(?: 0x(\w+))?")
 _ROLE = re.compile(r"\(?(?:frs[123]|rs[123]|frd|rd|vs[123]|vd|sp|v0)")
 _NAME = re.compile(r"\b(?:zero|ra|sp|gp|tp|[ast]\d+|f[ast]\d+|v\d+)\b")
 _ABI = ["zero", "ra", "sp", "gp", "tp", "t0", "t1", "t2", "s0", "s1"]
@@ -119,7 +116,7 @@ class _Flow:
                     self._stack.add(address // _PARTS)
                 elif use.whole and address % _PARTS == 0:
                     self._stack.discard(address // _PARTS)
-        for name in {name[0] if name[0] == VECTOR else name for name, *_ in written} - {"mem"}:
+        for name in {VECTOR if name[0] == VECTOR else name for name, *_ in written} - {"mem"}:
             if data:
                 self._has.add(name)
             elif name != VECTOR:
@@ -127,7 +124,7 @@ class _Flow:
         return False
 
 
-def deciding(cores: Cores, log: str) -> str | None:
+def deciding(cores: Cores, log: bytes) -> str | None:
     """The first instruction of a call whose way depends on data; None: there is none.
 
     Args:
@@ -137,15 +134,12 @@ def deciding(cores: Cores, log: str) -> str | None:
     Returns:
         Offset in code memory and text, as "0x1c: beqz a0, 0x8".
     """
-    uses, flow = dict[str, _Use](), _Flow()
-    for line in log.splitlines():
-        found = _LINE.fullmatch(line)
-        assert found is not None  # as csrc/log.c writes it
-        pc, word = found["pc"], int(found["word"], 16)
+    uses, flow = dict[int, _Use](), _Flow()
+    for pc, word, written in logged(log):
         if pc not in uses:
             insn = cores.decode(word)
             assert insn is not None  # it has been executed
             uses[pc] = _use(cores, insn, word)
-        if flow.step(uses[pc], _WRITTEN.findall(found["rest"])):
-            return f"{int(pc, 16) - CODE:#x}: {uses[pc].text}"
+        if flow.step(uses[pc], written):
+            return f"{pc - CODE:#x}: {uses[pc].text}"
     return None

@@ -87,7 +87,7 @@ def _check_flow(image: KernelImage, nic: Nic) -> None:
             raise ArgumentError(
                 f"{entry} of {image.op} is too long to be followed: use time='packet'"
             )
-        if (where := deciding(nic.cores, log.decode())) is not None:
+        if (where := deciding(nic.cores, log)) is not None:
             raise ArgumentError(
                 f"{entry} of {image.op} goes by values ({where}), and so may what it takes: "
                 "use time='packet'"

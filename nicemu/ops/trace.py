@@ -6,14 +6,13 @@ core's own log.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 
-from nicemu._core import LOG_BYTES, LOG_LINE
+from nicemu._core import LOG_BYTES, LOG_LINE, Logged, logged
 from nicemu.arguments import known, whole
 from nicemu.device.image import Context, Entry, KernelImage
 from nicemu.device.machine import Machine
@@ -26,9 +25,6 @@ from nicemu.tables import Table
 __all__ = ["Step", "Trace", "trace"]
 
 MOST_COUNT = 4096
-_LINE = re.compile(r"core +\d+: \d 0x(?P<pc>\w+) \(0x(?P<word>\w+)\)(?P<rest>.*)")
-#: a register or CSR with its value, or a place in memory with what was stored there, if anything
-_WRITTEN = re.compile(r"\b(mem|[xfv]\d+|c\d+_\w+) +0x(\w+)(?: 0x(\w+))?")
 
 
 @dataclass(frozen=True)
@@ -140,7 +136,7 @@ def trace(
         entry=entry,
         count=count,
         status=image.status_text(done.status) if done.status else "",
-        steps=tuple(_step(nic, line, lines) for line in log.decode().splitlines()),
+        steps=tuple(_step(nic, each, lines) for each in logged(log)),
     )
 
 
@@ -152,17 +148,13 @@ def _partial(nic: Nic, elements: np.ndarray) -> np.ndarray:
     return output
 
 
-def _step(nic: Nic, line: str, lines: Mapping[int, str]) -> Step:
-    """From a line of the log."""
-    found = _LINE.fullmatch(line)
-    assert found is not None  # as csrc/log.c writes it
-    pc, word = int(found["pc"], 16), int(found["word"], 16)
+def _step(nic: Nic, logged: Logged, lines: Mapping[int, str]) -> Step:
     writes = {}
-    for name, value, stored in _WRITTEN.findall(found["rest"]):
+    for name, value, stored in logged.written:
         if name == "mem" and stored:
             writes[f"[{int(value, 16):#x}]"] = f"{int(stored, 16):#x}"
         elif name == "c3104_vl" or name[0] in "xfv":
             writes[name.removeprefix("c3104_")] = f"{int(value, 16):#x}"
-    at = pc - CODE
-    text, _ = nic.cores.disasm(word, at)
+    at = logged.pc - CODE
+    text, _ = nic.cores.disasm(logged.word, at)
     return Step(at, text, lines.get(at, ""), writes)
