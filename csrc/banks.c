@@ -59,7 +59,8 @@ int nicemu_beats(const nicemu_bank_shape *shape, const nicemu_access *accesses, 
     if (!banks_sound(shape))
         return NICEMU_EINVAL;
     for (u64 i = 0; i < n; i++) {
-        if (!accesses[i].bytes || !accesses[i].beat)
+        const nicemu_access *a = &accesses[i];
+        if (!a->bytes || !a->beat || a->bytes > UINT64_MAX - a->address)
             return NICEMU_EINVAL;
         *count += banks_beats(&accesses[i]);
     }

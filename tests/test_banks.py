@@ -405,3 +405,10 @@ def test_machines_are_checked(change: dict[str, int], message: str) -> None:
 def test_presets() -> None:
     assert MACHINES["pspin"].clusters == 4 and MACHINES["pspin"].cores == 32
     assert "clusters" in asdict(CARD)
+
+
+def test_an_access_ends_before_the_end_of_addresses() -> None:
+    """Beyond it the words of several of them would add up to few."""
+    beyond = np.array([(0, 2**64 - 4, 8, 8, 0)] * 8, ACCESS)
+    with pytest.raises(ArgumentError, match="accesses"):
+        beats(beyond, MACHINES["card"])
