@@ -112,6 +112,8 @@ int nicemu_booked(const nicemu_bank_shape *shape, const nicemu_handed *handed, u
     struct booking b = {.from = 0};
     if (!banks_sound(shape) || !shape->dma)
         return NICEMU_EINVAL;
+    for (u64 i = 0; i < n; i++)
+        b.from = i && b.from < handed[i].start ? b.from : handed[i].start;
     for (u64 i = 0; i < n; i++) {
         const nicemu_handed *h = &handed[i];
         waits[i] = 0;

@@ -315,6 +315,7 @@ def test_bookings_far_ahead() -> None:
     far, beyond = (1 << 22) - 1, 1 << 22
     calls = [Handed(at, 9, one) for at in (far, far, beyond, beyond, 0, 0)]
     assert booked(calls, CARD) == [0, 1, 0, 0, 0, 1]
+    assert booked([Handed(10**12, 9, one)] * 2, CARD) == [0, 1]  # far from the first, that is
 
 
 #: kernel -> cycles per iteration on the RTL of eight CV32E40P and the interconnect of PsPIN, by
