@@ -61,6 +61,7 @@ END = 2**63  # picoseconds: the end of virtual time, so far from 2**64 that no d
 SLICE = 50_000  # events between two looks at Ctrl-C
 ONE = 1 << 32  # a probability of 1
 MAX_RESENDS = 64
+PLACED = 256  # images whose addresses are kept
 RELAYS = 0  # in place of a group's number, which is never 0
 MAX_TIMEOUT = 1 << 52  # picoseconds: more than an hour
 NODE_COUNTERS = ("accepted", "damaged", "resent", "repeated", "calls")
@@ -527,6 +528,7 @@ class Fabric:
         for plane in range(self.planes):
             self._add_devices(plane)
             self._connect(plane, link, pcie if topology == "cards" else link)
+        self._placed: dict[int, tuple[KernelImage, dict[str, list[int]]]] = {}  # by id
         self._entries: dict[int, str] = {}  # of the timeline, by address
         with ExitStack() as reserved:  # neither file stays behind where the other is refused
             self._capture = None if capture is None else reserved.enter_context(Capture(capture))
@@ -654,15 +656,7 @@ class Fabric:
         if image is None:
             job = exchange.movement(chunk)
         else:
-            for device in self.devices.values():
-                entries = device.nic.place(image)
-            if self._timeline is not None:
-                self._entries |= {
-                    address: str(replace(Entry.of(name), payloads=k))
-                    for name, table in entries.items()
-                    for k, address in enumerate(table)
-                    if address
-                }
+            entries = self._place(image)
             job = exchange.reduction(image, entries, chunk, self._numbers(group))
         start = lib.nicemu_exchange_start
         try:
@@ -676,6 +670,23 @@ class Fabric:
             group.close()
             raise
         return ticket
+
+    def _place(self, image: KernelImage) -> dict[str, list[int]]:
+        """Put an image into all devices: the addresses of its entries, the same in each."""
+        known = self._placed.get(id(image))
+        if known is None or known[0] is not image:
+            for device in self.devices.values():
+                entries = device.nic.place(image)
+            if len(self._placed) == PLACED:
+                self._placed.clear()
+            known = self._placed[id(image)] = image, entries
+            self._entries |= {
+                address: str(replace(Entry.of(name), payloads=k))
+                for name, table in entries.items()
+                for k, address in enumerate(table)
+                if address
+            }
+        return known[1]
 
     def check_relays(self) -> None:
         """See to it that messages between hosts can have a time here: see :meth:`relay`.
