@@ -371,18 +371,24 @@ _LOGGED = re.compile(r"core +\d+: \d 0x(\w+) \(0x(\w+)\)(.*)")
 _WRITTEN = re.compile(r"\b(mem|[xfv]\d+|c\d+_\w+) +0x(\w+)(?: 0x(\w+))?")
 
 
+#: of a vector instruction: SEW and vl
+_VECTOR = re.compile(r"\be(\d+) m\w+ l(\d+)\b")
+
+
 class Logged(NamedTuple):
     """An instruction in a log.
 
     Attributes:
         pc: its address.
         word: it.
+        bits: of a vector instruction, vl x SEW; else 0.
         written: name, value and "" of each register or CSR, as "x5", "v8", "c3104_vl"; "mem",
             address and what was stored there, which is "" where it was read.  In hexadecimal.
     """
 
     pc: int
     word: int
+    bits: int
     written: list[tuple[str, str, str]]
 
 
@@ -391,7 +397,9 @@ def logged(log: bytes) -> Iterator[Logged]:
     for line in log.decode().splitlines():
         found = _LOGGED.fullmatch(line)
         assert found is not None  # as csrc/log.c writes it
-        yield Logged(int(found[1], 16), int(found[2], 16), _WRITTEN.findall(found[3]))
+        vector = _VECTOR.search(found[3])
+        bits = int(vector[1]) * int(vector[2]) if vector else 0
+        yield Logged(int(found[1], 16), int(found[2], 16), bits, _WRITTEN.findall(found[3]))
 
 
 class Handed(NamedTuple):

@@ -199,6 +199,8 @@ def test_cycles_that_a_line_rate_leaves(line: LineRate, left: float) -> None:
         ({"instructions": 257}, "257 instructions in 256 cycles: a core of card has 1 a cycle"),
         ({"scalar_bytes": 8 * 256 + 1}, "2049 bytes of scalar loads and stores .* has 8 a cycle"),
         ({"vector_bytes": 32 * 256 + 1}, "8193 bytes of vector loads and stores .* has 32 a cycle"),
+        ({"float_bits": 256 * 256 + 1}, "65537 bits of vector floating point .* has 256 a cycle"),
+        ({"integer_bits": 64 * 256 + 1}, "16385 bits of vector integers .* has 64 a cycle"),
         ({"payloads": 8, "payload": 1281}, "10248 bytes of payload in 256 cycles"),
         ({"cycles": 0}, "in 0 cycles"),
         ({"machine": MACHINES["pspin"]}, "5120 bytes of vector .* of pspin has 0 a cycle"),
@@ -214,6 +216,19 @@ def test_what_the_arithmetic_forbids_is_no_result(changed: dict[str, Any], said:
     rate(instructions=256, payload=1280, payloads=8)
     rate(scalar_bytes=0, vector_bytes=32 * 256)
     rate(machine=replace(CARD, cores=1), scalar_bytes=8 * 256, vector_bytes=24 * 256)
+
+
+def test_sums_are_no_faster_than_the_unit_adds() -> None:
+    """Of four packets in one pass three sums of 32 bits for each element, in words of 256 bits;
+    half of the cycles would not do for that, and would for all the bytes.
+    """
+    image = nicemu.kernel("sum", "float16")
+    row = next(r for r in op_rates([(image, CARD, 1024)]).rows if r.entry == "first4_finish")
+    sums, out = 3 * 512 * 32, 512 * 32  # and the last conversion, of wider operands
+    assert row.float_bits >= sums + out and row.integer_bits == 0
+    assert row.float_bits <= row.cycles * CARD.timing.word
+    with pytest.raises(TimingError, match=r"bits of vector floating point in .* has 256 a cycle"):
+        replace(row, terms={name: 0.5 * cycles for name, cycles in row.terms.items()})
 
 
 def idle() -> nicemu.KernelImage:

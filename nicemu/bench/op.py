@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from nicemu._core import ACCESS
+from nicemu._core import ACCESS, logged
 from nicemu.arguments import whole
 from nicemu.device.banks import waits
 from nicemu.device.image import Entry, KernelImage
@@ -30,6 +30,10 @@ __all__ = ["LINES", "LineRate", "OpRate", "OpRates", "op_rates", "percents", "st
 GIGA = 1e9
 #: entries that begin and leave in one pass, of the four cards behind a NIC
 WHOLE = "first4_finish"
+#: class of vector arithmetic -> 0: floating point, 1: integers
+UNITS = dict.fromkeys(
+    ("vfadd", "vfmul", "vfma", "vfdiv", "vfsqrt", "vfcvt", "vfmisc", "vfred"), 0
+) | dict.fromkeys(("valu", "vmul", "vdiv", "vred"), 1)
 #: calls whose accesses are recorded: cores that begin at once are apart after the first
 CALLS = 2
 
@@ -92,6 +96,7 @@ class OpRate:
             cores of a cluster.
         instructions: retired in a call.
         scalar_bytes, vector_bytes: that a call loads and stores.
+        float_bits, integer_bits: operands of its vector arithmetic, of the wider where they differ.
 
     Raises:
         TimingError: on construction: so few cycles are impossible on that machine.
@@ -110,16 +115,21 @@ class OpRate:
     instructions: int
     scalar_bytes: int
     vector_bytes: int
+    float_bits: int = 0
+    integer_bits: int = 0
 
     def __post_init__(self) -> None:
-        """Hold the cycles against what cores can issue, load and store."""
+        """Hold the cycles against what cores can issue, load, store and compute."""
         m = self.machine
         vector = m.timing.word // 8
+        lanes = m.timing.word // max(m.timing.vint, 1)
         moved = (self.scalar_bytes + self.vector_bytes) * (m.cores // m.clusters)
         for who, what, amount, width in (
             ("a core", "instructions", self.instructions, 1),
             ("a core", "bytes of scalar loads and stores", self.scalar_bytes, m.timing.port),
             ("a core", "bytes of vector loads and stores", self.vector_bytes, vector),
+            ("a core", "bits of vector floating point", self.float_bits, m.timing.word),
+            ("a core", "bits of vector integers", self.integer_bits, lanes),
             ("a core", "bytes of payload", self.payload * self.payloads, m.timing.port + vector),
             ("a cluster", "bytes of its banks", moved, m.banks * m.bank_bytes),
         ):
@@ -190,6 +200,8 @@ class OpRate:
             "instructions": self.instructions,
             "scalar_bytes": self.scalar_bytes,
             "vector_bytes": self.vector_bytes,
+            "float_bits": self.float_bits,
+            "integer_bits": self.integer_bits,
             "cycles": self.cycles,
             "terms": self.terms,
             "cycles_per_packet": self.packet_cycles,
@@ -389,6 +401,32 @@ def op_rates(
     return OpRates(tuple(rows), tuple(lines))
 
 
+def _operands(
+    image: KernelImage, machine: Machine, entry: Entry, packets: list[np.ndarray]
+) -> tuple[int, int]:
+    """Bits of operands of a call's vector arithmetic: of floating point, and of integers."""
+    if not machine.timing.word:
+        return 0, 0
+    nic = Nic(machine, threads=1)  # of its own: what follows would be logged as well
+    nic.load(image)
+    if not entry.fresh:
+        nic.handle("first", packets[:1])
+    nic.cores.start_log()
+    nic.handle(str(entry), packets)
+    log, bits, rows = nic.cores.take_log(), [0, 0], dict[int, tuple[int, int] | None]()
+    for one in logged(log):
+        if one.bits and one.word not in rows:
+            insn = nic.cores.decode(one.word)
+            assert insn is not None  # it has been executed
+            unit = UNITS.get(insn.cls)
+            moves = insn.name.startswith(("vfmv", "vmv")) or not insn.operands.startswith("vd")
+            wide = 2 if insn.name.startswith(("vfw", "vw", "vfn", "vn")) else 1
+            rows[one.word] = None if unit is None or moves else (unit, wide)
+        if one.bits and (row := rows[one.word]) is not None:
+            bits[row[0]] += row[1] * one.bits
+    return bits[0], bits[1]
+
+
 def _rate(nic: Nic, entry: Entry, payload: int) -> OpRate:
     """An entry on all cores of a cluster, for packets of ordinary elements."""
     image, m = nic.image, nic.machine
@@ -416,6 +454,7 @@ def _rate(nic: Nic, entry: Entry, payload: int) -> OpRate:
     before, after = (sum(waits(each, m)) / len(cores) for each in asked)
     assert done.cycles is not None  # the device counts them
     used = nic.counters(0)
+    floats, integers = _operands(image, m, entry, packets)
     return OpRate(
         op=image.op,
         preset=image.preset,
@@ -430,4 +469,6 @@ def _rate(nic: Nic, entry: Entry, payload: int) -> OpRate:
         instructions=done.instructions,
         scalar_bytes=(used.load_bytes + used.store_bytes) // CALLS,
         vector_bytes=(used.vector_load_bytes + used.vector_store_bytes) // CALLS,
+        float_bits=floats,
+        integer_bits=integers,
     )

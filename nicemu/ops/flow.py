@@ -135,7 +135,7 @@ def deciding(cores: Cores, log: bytes) -> str | None:
         Offset in code memory and text, as "0x1c: beqz a0, 0x8".
     """
     uses, flow = dict[int, _Use](), _Flow()
-    for pc, word, written in logged(log):
+    for pc, word, _, written in logged(log):
         if pc not in uses:
             insn = cores.decode(word)
             assert insn is not None  # it has been executed
