@@ -1,35 +1,38 @@
 /* cores.c: the functions of nicemu.h over harts and their memory. */
+#define _DEFAULT_SOURCE /* MAP_ANONYMOUS */
 #include "cores.h"
 #include "decode.h"
 #include "simd.h"
 #include "timing.h"
 
-#include <stdlib.h>
+#include <sys/mman.h>
 
 /* ---- life ------------------------------------------------------------------------------- */
 
-/* Zeroed, 64-byte aligned; NULL when there is none. */
+enum { HEAD = 64 }; /* in front of what is handed out: its size */
+
+/* Zeroed, 64-byte aligned; NULL when there is none.  Straight from the system, which has no memory
+ * for pages that nobody touches, and takes back what is freed: most of a hart's tables stay empty,
+ * and calloc clears again what it hands out again. */
 static void *alloc_aligned(u64 size)
 {
-    if (size > SIZE_MAX - 128)
+    if (size > SIZE_MAX - HEAD)
         return NULL;
-    /* calloc hands out untouched zero pages for large sizes: align inside it by hand */
-    u8 *raw = calloc(1, (size_t)size + 128);
-    if (!raw)
+    u8 *p = mmap(NULL, size + HEAD, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (p == MAP_FAILED)
         return NULL;
-    u8 *p = raw + 64;
-    p += -(uintptr_t)p % 64;
-    memcpy(p - sizeof raw, &raw, sizeof raw);
-    return p;
+    memcpy(p, &size, sizeof size);
+    return p + HEAD;
 }
 
 static void free_aligned(void *p)
 {
     if (!p)
         return;
-    void *raw;
-    memcpy(&raw, (u8 *)p - sizeof raw, sizeof raw);
-    free(raw);
+    u8 *start = (u8 *)p - HEAD;
+    u64 size;
+    memcpy(&size, start, sizeof size);
+    munmap(start, size + HEAD);
 }
 
 static bool vlen_ok(u32 vlen)

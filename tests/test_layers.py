@@ -325,13 +325,14 @@ SOURCES: dict[str, set[str]] = {
 }
 #: whole objects are made and freed here; all else takes memory from them
 ALLOCATE = {
-    "booking.c", "cores.c", "exchange.c", "fabric.c", "known.c", "party.c", "relay.c", "trace.c",
+    "booking.c", "exchange.c", "fabric.c", "known.c", "party.c", "relay.c", "trace.c",
 }  # fmt: skip
 SYSTEM_HEADERS: dict[str, set[str]] = {
     "base.h": {"stdbool.h", "stddef.h", "stdint.h", "string.h"},
     "nicemu.h": {"stddef.h", "stdint.h"},
     **{name: {"stdlib.h"} for name in ALLOCATE},
     "banks.c": {"stdlib.h"},  # qsort
+    "cores.c": {"sys/mman.h"},  # memory of harts
     "disasm.c": {"stdio.h"},  # snprintf
     "fp_env.h": {"xmmintrin.h"},
     "stream.h": {"emmintrin.h"},
