@@ -46,11 +46,13 @@ static inline u64 *taken_in(struct booking *b, u64 cycle)
     return NULL;
 }
 
-static void take(struct booking *b, u64 cycle, u64 banks)
+/* Take those of the banks that are free in a cycle: which they are. */
+static u64 take(struct booking *b, u64 cycle, u64 banks)
 {
-    u64 *taken = taken_in(b, cycle);
+    u64 *taken = taken_in(b, cycle), got = taken ? banks & ~*taken : banks;
     if (taken)
-        *taken |= banks;
+        *taken |= got;
+    return got;
 }
 
 u64 booking_run(struct booking *b, const nicemu_bank_shape *shape, u64 start, u64 end,
@@ -60,10 +62,7 @@ u64 booking_run(struct booking *b, const nicemu_bank_shape *shape, u64 start, u6
     for (u64 i = 0; i < n && beats[i].cycle < end; i++) {
         u64 left = beats[i].banks;
         for (;; waits++) {
-            u64 cycle = start + beats[i].cycle + waits, *taken = taken_in(b, cycle);
-            u64 got = taken ? left & ~*taken : left;
-            if (taken)
-                *taken |= got;
+            u64 cycle = start + beats[i].cycle + waits, got = take(b, cycle, left);
             u64 held = got & beats[i].held;
             for (u32 k = 1; held && k <= shape->hold; k++)
                 take(b, cycle + k, held);
@@ -78,13 +77,8 @@ u64 booking_run(struct booking *b, const nicemu_bank_shape *shape, u64 start, u6
 /* Each of these banks is taken in its next free cycle, too. */
 static void displace(struct booking *b, u64 cycle, u64 banks)
 {
-    while (banks) {
-        u64 *taken = taken_in(b, ++cycle);
-        u64 got = taken ? banks & ~*taken : banks;
-        if (taken)
-            *taken |= got;
-        banks &= ~got;
-    }
+    while (banks)
+        banks &= ~take(b, ++cycle, banks);
 }
 
 void booking_move(struct booking *b, const nicemu_bank_shape *shape, u64 start, u64 address,
