@@ -146,9 +146,33 @@ static void forget(struct kept *k)
     k->ready = 0;
 }
 
+static void arrival_free(struct device *d, struct arrival *a)
+{
+    buffer_release(a->in.owner);
+    arrival_give(d->arrivals, a);
+}
+
+static bool of_member(const struct inbound *i, const void *member)
+{
+    return ((const struct arrival *)i)->member == member;
+}
+
+/* What waits to be moved in for a member is no longer wanted. */
+static void turn_away(struct device *d, const struct member *m)
+{
+    for (u32 c = 0; c <= sched_cluster(&d->sched, d->sched.cores - 1); c++) {
+        struct inbound *i = inbound_withdraw(&d->sched.inbound[c], of_member, m), *behind;
+        for (; i; i = behind) {
+            behind = i->behind;
+            arrival_free(d, (struct arrival *)i);
+        }
+    }
+}
+
 void device_restart(struct member *m, u32 first)
 {
     u64 expected = ~0ull >> (MAX_CHILDREN - m->children);
+    turn_away(m->device, m);
     for (u32 i = 0; i < m->group->window; i++) {
         forget(&m->lane[i].kept[0]);
         forget(&m->lane[i].kept[1]);
@@ -435,13 +459,13 @@ static bool merge(struct work *w)
     const struct slot *s = &w->lane->slot;
     u32 most = w->device->config.max_fan_in;
     if (w->member->group->arrival)
-        return merge_next(w, w->version->arrived & ~w->version->merged, 1);
+        return merge_next(w, w->version->parked & ~w->version->merged, 1);
     for (;;) {
         u64 ready = slot_ready(s, w->version);
         if (!ready)
             return true;
         u32 run = trailing_ones(ready >> __builtin_ctzll(ready));
-        if (run < most && w->version->arrived != s->expected)
+        if (run < most && w->version->parked != s->expected)
             return true;
         if (!merge_next(w, ready, most))
             return false;
@@ -623,8 +647,7 @@ static u64 whole_entry(const struct work *w)
     const struct member *m = w->member;
     u64 all = w->lane->slot.expected;
     if (m->group->arrival || w->turn->moved || m->children > NICEMU_MAX_FAN_IN ||
-        w->version->arrived != all || (m->devices && m->devices != all) ||
-        (m->root && record_of(w)))
+        w->version->parked != all || (m->devices && m->devices != all) || (m->root && record_of(w)))
         return 0;
     return kind_of(w, 0)->whole[m->root ? NICEMU_FINISH : NICEMU_EMIT][m->children];
 }
@@ -664,12 +687,12 @@ static void pass_on(struct work *w)
     }
 }
 
-/* Somebody has arrived: do what can be done now. */
+/* A payload is in the scratchpad: do what can be done now. */
 static void advance(struct work *w)
 {
     u64 whole = whole_entry(w);
     if (w->turn->moved)
-        w->version->merged = w->version->arrived;
+        w->version->merged = w->version->parked;
     else if (!(whole ? merge_whole(w, whole) : merge(w)))
         return;
     if (!slot_complete(&w->lane->slot, w->version))
@@ -719,18 +742,19 @@ static bool fits(const struct work *w, const struct packet *p)
            p->contributors == m->child[p->child].workers;
 }
 
-static void keep(struct work *w, u32 child, const struct frame *f)
+/* A child's payload is in the scratchpad. */
+static void keep(struct work *w, u32 child, const struct parked *in)
 {
-    u64 record = w->device->outlet->trace.frame;
+    slot_park(w->version, child);
     if (!w->turn->moved) {
-        park(&w->lane->parked[park_slot(w->member, child)], f->payload, f->payload_bytes, f->owner,
-             record);
+        park(&w->lane->parked[park_slot(w->member, child)], in->payload.bytes, in->payload.n,
+             in->owner, in->record);
         return;
     }
-    put_taken(w, record);
-    if (f->payload_bytes) {
-        w->kept->moved = copy_of(w, f->payload, f->payload_bytes);
-        w->kept->moved_bytes = f->payload_bytes;
+    put_taken(w, in->record);
+    if (in->payload.n) {
+        w->kept->moved = copy_of(w, in->payload.bytes, (u32)in->payload.n);
+        w->kept->moved_bytes = (u32)in->payload.n;
     }
 }
 
@@ -741,20 +765,80 @@ static u64 parsed(const struct device *d, u64 now)
     return now + d->config.costs.parse;
 }
 
-/* ... and a child's payload is in the scratchpad of the lane's core. */
-static u64 taken_in(struct work *w, u32 child, u64 bytes, u64 now)
+static u32 cluster_of(const struct work *w)
+{
+    return sched_cluster(&w->device->sched, w->lane->station.hart->id);
+}
+
+/* The DMA engine has nothing before a child's payload, which is parsed at `at`: it is moved to the
+ * scratchpad of the lane's core, and what can be done then is done. */
+static void move_in(struct work *w, u32 child, const struct parked *in, u64 at)
 {
     struct device *d = w->device;
     const struct station *s = &w->lane->station;
-    u32 cluster = sched_cluster(&d->sched, s->hart->id);
-    u64 at = parsed(d, now), address = s->payloads + park_slot(w->member, child) * s->room;
-    struct period dma = sched_move_in(&d->sched, cluster, address, bytes, at, now);
+    u32 cluster = cluster_of(w);
+    u64 address = s->payloads + park_slot(w->member, child) * s->room;
+    struct period dma = sched_move_in(&d->sched, cluster, address, in->payload.n, at, w->now);
     outlet_until(d->outlet, STAGE_QUEUE, dma.start);
     outlet_until(d->outlet, STAGE_DMA, dma.end);
     if (dma.end > dma.start)
         TRACE(&d->outlet->trace, .kind = NICEMU_SPAN_DMA, .where = d->node, .begin = dma.start,
-              .end = dma.end, .core = cluster, .from = d->outlet->trace.frame, .bytes = (u32)bytes);
-    return dma.end;
+              .end = dma.end, .core = cluster, .from = in->record, .bytes = (u32)in->payload.n);
+    w->now = dma.end;
+    keep(w, child, in);
+    advance(w);
+}
+
+/* See to it that what waits for an engine goes on: when that is idle, and a payload is parsed. */
+static void wake(struct device *d, u32 cluster, u64 now)
+{
+    struct inbounds *q = &d->sched.inbound[cluster];
+    if (!q->first || q->woken)
+        return;
+    q->woken = true;
+    u64 idle = later(d->sched.dma_free[cluster], now);
+    d->outlet->wake(d->outlet->fabric, d, cluster, later(idle, q->first->ready));
+}
+
+/* A child's payload waits for the DMA engine, behind those of its message: what the child sends of
+ * one collective. */
+static void queue_up(struct work *w, u32 child, const struct parked *in, u64 at)
+{
+    struct device *d = w->device;
+    struct arrival *a = arrival_take(d->arrivals);
+    *a = (struct arrival){
+        .inbound = {.sender = (u64)w->member->group->number << 32 | child,
+                    .message = w->turn->exchange->seq,
+                    .ready = at},
+        .member = w->member,
+        .place = w->turn->place,
+        .child = child,
+        .in = *in,
+        .path = d->outlet->path,
+    };
+    buffer_hold(in->owner);
+    inbound_add(&d->sched.inbound[cluster_of(w)], &a->inbound);
+    wake(d, cluster_of(w), w->now);
+}
+
+void device_go_on(struct device *d, u32 cluster, u64 now)
+{
+    struct inbounds *q = &d->sched.inbound[cluster];
+    q->woken = false;
+    struct inbound *next = d->sched.dma_free[cluster] <= now ? inbound_next(q, now) : NULL;
+    if (next) {
+        struct arrival *a = (struct arrival *)next;
+        struct member *m = a->member;
+        struct turn *t = group_find(m->group, m->plane, a->place);
+        if (t && !m->group->failed) { /* else its plane has died, or its collective ended */
+            struct work w = work_of(m, t, now);
+            d->outlet->path = a->path;
+            d->outlet->trace.frame = a->in.record;
+            move_in(&w, a->child, &a->in, a->inbound.ready);
+        }
+        arrival_free(d, a);
+    }
+    wake(d, cluster, now);
 }
 
 static enum verdict receive_up(struct device *d, struct member *m, const struct packet *p,
@@ -787,9 +871,12 @@ static enum verdict receive_up(struct device *d, struct member *m, const struct 
     if (!fits(&w, p))
         return DROP_SHAPE;
     take(&w, p->child);
-    w.now = taken_in(&w, p->child, f->payload_bytes, now);
-    keep(&w, p->child, f);
-    advance(&w);
+    struct parked in = {{f->payload, f->payload_bytes}, f->owner, d->outlet->trace.frame};
+    u64 at = parsed(d, now);
+    if (sched_idle(&d->sched, cluster_of(&w), at))
+        move_in(&w, p->child, &in, at);
+    else
+        queue_up(&w, p->child, &in, at);
     return ACCEPTED;
 }
 
@@ -843,9 +930,21 @@ u64 device_arrived(const struct member *m, const struct turn *t)
     return same ? v->arrived : 0;
 }
 
-u64 device_ready(const struct member *m, const struct turn *t)
+bool device_at_work(const struct member *m, const struct turn *t, u64 now)
 {
-    return device_arrived(m, t) ? m->lane[t->place.lane].kept[t->place.round & 1].ready : 0;
+    if (!device_arrived(m, t))
+        return false;
+    const struct lane *l = &m->lane[t->place.lane];
+    u32 which = t->place.round & 1;
+    const struct slot_version *v = &l->slot.version[which];
+    return v->parked != v->arrived || l->kept[which].ready > now;
+}
+
+/* Something more comes to a turn that has no end.  False when a handler fails. */
+static bool enter(struct work *w, u32 child, const struct parked *in)
+{
+    keep(w, child, in);
+    return !w->member->group->arrival || merge(w); /* there is room for one */
 }
 
 void device_enter(struct member *m, struct turn *t, u32 child, const struct message *partial,
@@ -855,9 +954,29 @@ void device_enter(struct member *m, struct turn *t, u32 child, const struct mess
     take(&w, child);
     /* merging adds all who are behind the child */
     w.kept->merged -= m->child[child].workers - partial->packet.contributors;
-    park(&w.lane->parked[park_slot(m, child)], partial->payload, partial->bytes, partial->owner, 0);
-    if (m->group->arrival) /* there is room for one */
-        merge(&w);
+    enter(&w, child, &(struct parked){{partial->payload, partial->bytes}, partial->owner, 0});
+}
+
+static bool of_turn(const struct inbound *i, const void *work)
+{
+    const struct arrival *a = (const struct arrival *)i;
+    const struct work *w = work;
+    return a->member == w->member && place_same(a->place, w->turn->place);
+}
+
+/* What waits to be moved in for a turn is there.  False when a handler fails. */
+static bool enter_all(struct work *w)
+{
+    struct device *d = w->device;
+    struct inbound *i = inbound_withdraw(&d->sched.inbound[cluster_of(w)], of_turn, w), *behind;
+    bool good = true;
+    for (; i; i = behind) {
+        struct arrival *a = (struct arrival *)i;
+        behind = i->behind;
+        good = good && enter(w, a->child, &a->in);
+        arrival_free(d, a);
+    }
+    return good;
 }
 
 const struct message *device_salvage(struct member *m, struct turn *t, u64 now)
@@ -872,7 +991,9 @@ const struct message *device_salvage(struct member *m, struct turn *t, u64 now)
         record(&w, record_of(&w), &w.kept->up);
         return &w.kept->up;
     }
-    while ((waiting = w.version->arrived & ~w.version->merged))
+    if (!enter_all(&w))
+        return NULL;
+    while ((waiting = w.version->parked & ~w.version->merged))
         if (!merge_next(&w, waiting, m->device->config.max_fan_in))
             return NULL;
     if (!emit(&w))

@@ -39,6 +39,35 @@ struct parked {
     u64 record; /* number in the trace of the frame that brought it */
 };
 
+/* A child's payload that waits to be moved to where it is parked. */
+struct arrival {
+    struct inbound inbound; /* the first: device.c finds the one by the other */
+    struct arrival *next; /* while free */
+    struct member *member;
+    struct place place;
+    u32 child;
+    struct parked in;
+    struct path path; /* the way to its being parsed */
+};
+
+/* Those that are free; there is one for each frame that comes. */
+struct arrivals {
+    struct arrival *free;
+};
+
+static inline void arrival_give(struct arrivals *pool, struct arrival *a)
+{
+    a->next = pool->free;
+    pool->free = a;
+}
+
+static inline struct arrival *arrival_take(struct arrivals *pool)
+{
+    struct arrival *a = pool->free;
+    pool->free = a->next;
+    return a;
+}
+
 struct lane {
     struct slot slot;
     struct station station;
@@ -79,6 +108,7 @@ struct device {
     nicemu_device_config config;
     struct outlet *outlet;
     struct buffers *buffers;
+    struct arrivals *arrivals;
     struct member *member[MAX_GROUPS];
     struct shared_core core[MAX_HARTS];
     struct sched sched;
@@ -105,8 +135,11 @@ void device_restart(struct member *m, u32 first);
 enum verdict device_receive(struct device *d, const struct packet *p, const struct frame *f,
                             u64 now);
 
-/* Virtual time until which the device is at work on what it has of a turn; 0: it has nothing. */
-u64 device_ready(const struct member *m, const struct turn *t);
+/* It is time to see what waits for a DMA engine. */
+void device_go_on(struct device *d, u32 cluster, u64 now);
+
+/* Is the device at work on what it has of a turn, or will it be? */
+bool device_at_work(const struct member *m, const struct turn *t, u64 now);
 
 /* ---- when a worker is gone -------------------------------------------------------------- */
 /* Children whose arrivals a turn's slot has, as bits. */

@@ -69,12 +69,21 @@ static bool more_transits(struct nicemu_fabric *f)
     return t;
 }
 
+/* Room for a payload to wait in. */
+static bool more_arrivals(struct nicemu_fabric *f)
+{
+    struct arrival *a = fabric_slab(f, PIECES * sizeof *a);
+    for (u32 i = 0; a && i < PIECES; i++)
+        arrival_give(&f->arrivals, &a[i]);
+    return a;
+}
+
 enum { PCAP_RECORD = 16, RECORD_MOST = PCAP_RECORD + HEAD_BYTES + MAX_MTU + 3 + ICRC_BYTES };
 
 bool fabric_reserve(struct nicemu_fabric *f, u64 sends)
 {
-    u64 most = 2 * sends + 4; /* a frame may be duplicated, and each copy corrupted */
-    if (!fabric_reserve_buffers(f, most + sends))
+    u64 most = 2 * sends + 5; /* a frame may be duplicated, and each copy corrupted */
+    if (!fabric_reserve_buffers(f, most + sends) || (!f->arrivals.free && !more_arrivals(f)))
         return false;
     while (f->n_free < most)
         if (!more_transits(f))
@@ -249,6 +258,12 @@ static void send(void *fabric, u32 direction, struct message *m, u64 at)
     }
 }
 
+static void wake(void *fabric, struct device *d, u32 cluster, u64 at)
+{
+    struct nicemu_fabric *f = fabric;
+    clock_add(&f->clock, at, EVENT_GO_ON, cluster, d);
+}
+
 /* A frame reaches a node: everything that becomes of it. */
 static enum verdict receive(struct nicemu_fabric *f, struct node *node, const struct frame *frame,
                             bool corrupted)
@@ -372,6 +387,7 @@ int nicemu_fabric_open(const nicemu_fabric_config *config, nicemu_fabric **out)
     f->most_sends = ARRIVAL_SENDS;
     f->outlet = (struct outlet){.fabric = f,
                                 .send = send,
+                                .wake = wake,
                                 .stored = exchange_stored,
                                 .waits = party_waits,
                                 .emitted = exchange_emitted,
@@ -422,6 +438,7 @@ int nicemu_fabric_add_device(nicemu_fabric *f, const nicemu_device_config *confi
         device->config = *config;
         device->outlet = &f->outlet;
         device->buffers = &f->buffers;
+        device->arrivals = &f->arrivals;
     }
     if (!node || !device || !device_open(device)) {
         int code = node && device ? NICEMU_EFAULT : NICEMU_ENOMEM;
@@ -546,6 +563,11 @@ static bool handle(struct nicemu_fabric *f, const struct event *e)
     case EVENT_DEPART:
         depart(f, e->what);
         return true;
+    case EVENT_GO_ON:
+        device_go_on(e->what, e->which, f->clock.now);
+        return true;
+    case EVENT_OWN_GOES_ON:
+        return relay_next(f, e->which);
     case EVENT_LEAVES:
     case EVENT_ARRIVES:
     case EVENT_TAKEN:

@@ -212,7 +212,7 @@ static void fail(struct nicemu_fabric *f, struct party *p, nicemu_event *news)
 static bool at_work(const struct party *p, u32 plane, const struct turn *t, u64 now)
 {
     for (u32 i = 0; i < p->members; i++)
-        if (p->member[i]->plane == plane && device_ready(p->member[i], t) > now)
+        if (p->member[i]->plane == plane && device_at_work(p->member[i], t, now))
             return true;
     return false;
 }

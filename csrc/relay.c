@@ -46,6 +46,7 @@ struct relay {
 
 /* A frame under way, or in a NIC. */
 struct trip {
+    struct inbound inbound; /* the first: the trip is found by what waits */
     struct trip *next; /* while free */
     struct relay *relay;
     u32 message, frame; /* frame of the message */
@@ -104,13 +105,18 @@ void relay_free(struct nicemu_fabric *f, struct relay *r)
     free(r);
 }
 
-static bool add(struct nicemu_fabric *f, u64 at, enum event_kind kind, void *what)
+static bool add_for(struct nicemu_fabric *f, u64 at, enum event_kind kind, u32 node, void *what)
 {
     struct clock *c = &f->clock;
     if (!fabric_grow((void **)&c->heap, &c->heap_room, c->heap_n + 1, sizeof *c->heap))
         return false;
-    clock_add(c, at, kind, 0, what);
+    clock_add(c, at, kind, node, what);
     return true;
+}
+
+static bool add(struct nicemu_fabric *f, u64 at, enum event_kind kind, struct trip *t)
+{
+    return add_for(f, at, kind, t->at, t);
 }
 
 /* ---- the way of a frame ----------------------------------------------------------------- */
@@ -312,7 +318,7 @@ static bool finished(struct nicemu_fabric *f, struct relay *r, const struct path
     u64 at = f->clock.now + f->config.software;
     r->path = *way;
     path_until(&r->path, STAGE_SOFTWARE, at);
-    return add(f, at, EVENT_RELAYED, r);
+    return add_for(f, at, EVENT_RELAYED, 0, r);
 }
 
 /* A frame is merged or stored: what waits for it may be able to go on.  `record`: of its handlers,
@@ -397,24 +403,50 @@ static bool merged(struct nicemu_fabric *f, struct trip *t)
     return done(f, r, message, frame, &way, record);
 }
 
-/* A host has it: its NIC takes it in, with what it is to be merged with. */
-static bool reached(struct nicemu_fabric *f, struct trip *t)
+/* A DMA engine of the host's own NIC has nothing before it: it takes the frame in, with what that
+ * is to be merged with. */
+static bool move_in(struct nicemu_fabric *f, struct trip *t, u32 engine)
 {
     const struct message_state *m = message_of(t);
-    const nicemu_costs *c = &f->config.hosts;
-    if (!m->what.taken)
-        return taken(f, t);
     /* frames have no place: each is taken to lie where the calls that `beats` are of had theirs, at
      * the beginning of a scratchpad */
-    struct sched *own = &f->own[m->what.to];
-    u64 parsed = f->clock.now + c->parse, bytes = (u64)count_of(m, t->frame) * m->what.taken;
-    t->engine = sched_engine(own, parsed);
-    struct period dma = sched_move_in(own, t->engine, 0, bytes, parsed, f->clock.now);
-    path_until(&t->path, STAGE_DEVICE, parsed);
+    u64 bytes = (u64)count_of(m, t->frame) * m->what.taken;
+    struct period dma =
+        sched_move_in(&f->own[t->at], engine, 0, bytes, t->inbound.ready, f->clock.now);
+    t->engine = engine;
     path_until(&t->path, STAGE_QUEUE, dma.start);
     path_until(&t->path, STAGE_DMA, dma.end);
     put_dma(f, t, dma, bytes);
     return add(f, dma.end, EVENT_TAKEN, t);
+}
+
+/* See to it that what waits there goes on: when an engine is idle, and a frame is parsed. */
+static bool wake(struct nicemu_fabric *f, u32 host)
+{
+    struct sched *own = &f->own[host];
+    struct inbounds *q = &own->inbound[0];
+    if (!q->first || q->woken)
+        return true;
+    q->woken = true;
+    u64 now = f->clock.now, idle = later(own->dma_free[sched_engine(own, now)], now);
+    return add_for(f, later(idle, q->first->ready), EVENT_OWN_GOES_ON, host, NULL);
+}
+
+/* A host has it. */
+static bool reached(struct nicemu_fabric *f, struct trip *t)
+{
+    if (!message_of(t)->what.taken)
+        return taken(f, t);
+    struct sched *own = &f->own[t->at];
+    u64 parsed = f->clock.now + f->config.hosts.parse;
+    t->inbound =
+        (struct inbound){.sender = t->relay->number, .message = t->message, .ready = parsed};
+    path_until(&t->path, STAGE_DEVICE, parsed);
+    u32 engine = sched_engine(own, parsed);
+    if (!own->inbound[0].first && own->dma_free[engine] <= parsed)
+        return move_in(f, t, engine);
+    inbound_add(&own->inbound[0], &t->inbound);
+    return wake(f, t->at);
 }
 
 /* It is at the end of a link, if it was on one and that did not go down. */
@@ -469,6 +501,24 @@ bool relay_go_on(struct nicemu_fabric *f, enum event_kind kind, struct trip *t)
                                        : merged(f, t);
     free_failed(f, r);
     return good;
+}
+
+bool relay_next(struct nicemu_fabric *f, u32 host)
+{
+    struct sched *own = &f->own[host];
+    u64 now = f->clock.now;
+    u32 engine = sched_engine(own, now);
+    own->inbound[0].woken = false;
+    struct inbound *i = own->dma_free[engine] <= now ? inbound_next(&own->inbound[0], now) : NULL;
+    struct trip *t = (struct trip *)i;
+    struct relay *r = t ? t->relay : NULL;
+    if (t && r->failed) {
+        trip_free(f, t);
+        free_failed(f, r);
+    } else if (t && !move_in(f, t, engine)) {
+        return false;
+    }
+    return wake(f, host);
 }
 
 void relay_end(struct nicemu_fabric *f, struct relay *r)

@@ -7,6 +7,7 @@
 
 #include "booking.h"
 #include "cores.h"
+#include "inbound.h"
 #include "path.h"
 
 /* Clusters are numbered like their DMA engines. */
@@ -15,6 +16,8 @@ struct sched {
     u32 cores;
     u64 phase; /* time at which cycle 0 begins */
     u64 core_free[MAX_HARTS], dma_free[MAX_HARTS]; /* times from which they are idle */
+    struct inbounds inbound[MAX_HARTS]; /* what waits for a DMA engine; a host's own NIC has one
+                                           queue for all of them */
     struct booking banks[MAX_HARTS]; /* of each cluster */
     bool starved; /* the host had no memory for what has been handed out */
 };
@@ -27,6 +30,13 @@ struct period {
 static inline u32 sched_cluster(const struct sched *s, u32 core)
 {
     return s->costs.cluster ? core / s->costs.cluster : 0;
+}
+
+/* May what is parsed at that time be moved at once: is the cluster's DMA engine idle then, and does
+ * nobody wait for it? */
+static inline bool sched_idle(const struct sched *s, u32 cluster, u64 at)
+{
+    return !s->inbound[cluster].first && s->dma_free[cluster] <= at;
 }
 
 /* The first DMA engine that is idle at that time, or will be; likewise of the cores of a cluster.

@@ -71,9 +71,14 @@ struct slot_version *slot_take(struct slot *s, u32 round, struct slot_key key, u
     return v;
 }
 
+void slot_park(struct slot_version *v, u32 child)
+{
+    v->parked |= 1ull << child;
+}
+
 u64 slot_ready(const struct slot *s, const struct slot_version *v)
 {
-    u64 waiting = v->arrived & ~v->merged, missing = s->expected & ~v->arrived;
+    u64 waiting = v->parked & ~v->merged, missing = s->expected & ~v->parked;
     u64 before_gap = missing ? (missing & -missing) - 1 : ~0ull;
     return waiting & before_gap;
 }

@@ -24,7 +24,7 @@ struct slot_version {
     u32 round; /* the full number; its parity says which version */
     enum slot_state state;
     struct slot_key key;
-    u64 arrived, merged; /* bit c: child c */
+    u64 arrived, parked, merged; /* bit c: child c; parked: its payload is in the scratchpad */
 };
 
 struct slot {
@@ -36,7 +36,7 @@ struct slot {
 /* What to do with an arrival. */
 enum slot_answer {
     SLOT_REFUSE, /* drop it; the verdict says why */
-    SLOT_TAKE, /* new: park it, then slot_take */
+    SLOT_TAKE, /* new: slot_take, and slot_park once its payload is in the scratchpad */
     SLOT_REPEAT_PARTIAL, /* counted before: send the partial sum again */
     SLOT_REPEAT_RESULT /* counted before: send this child the result again */
 };
@@ -53,8 +53,9 @@ enum slot_answer slot_judge(const struct slot *s, u32 round, struct slot_key key
                             enum verdict *why);
 /* Enter an arrival that slot_judge said to take. */
 struct slot_version *slot_take(struct slot *s, u32 round, struct slot_key key, u32 child);
-/* Children that may be merged next, in child order and without a gap, as bits; of all that have
- * arrived when the order is theirs. */
+/* The payload of a child that has arrived is in the scratchpad: it may be merged. */
+void slot_park(struct slot_version *v, u32 child);
+/* Children that may be merged next, in child order and without a gap, as bits. */
 u64 slot_ready(const struct slot *s, const struct slot_version *v);
 /* Have all been merged? */
 static inline bool slot_complete(const struct slot *s, const struct slot_version *v)

@@ -9,7 +9,8 @@ every partial sum is the sum of exactly those who are said to be in it.
 from __future__ import annotations
 
 from collections import Counter
-from typing import ClassVar
+from dataclasses import replace
+from typing import Any, ClassVar
 
 import numpy as np
 from hypothesis import strategies as st
@@ -22,13 +23,20 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from nicemu import CollectiveError, kernel
+from nicemu import MACHINES, CollectiveError, kernel
+from nicemu._nicemu import lib
 from nicemu.network.exchange import Exchange
 from nicemu.network.fabric import Fabric, Group, Link, Ticket
 from tests.fabrics import FAULTS, machine_settings, sums_up
 
 #: Virtual seconds in which everything must have ended.
 LONGEST = 60.0
+#: Payloads wait for the DMA engine: while they do, links go down and groups end.
+SLOW: dict[str, Any] = {
+    "time": "packet",
+    "machine": replace(MACHINES["card"], name="slow", dma_bytes=1),
+}
+WAY = 1_000_000  # picoseconds: more than from the end of a link to the DMA engine
 MOST_GROUPS = 3
 MOST_IN_FLIGHT = 3  # of a group
 
@@ -44,9 +52,12 @@ class BadLinks(RuleBasedStateMachine):
         planes=st.sampled_from((1, 2, 2)),
         order=st.sampled_from(("fixed", "arrival")),
         bad=st.booleans(),
+        slow=st.booleans(),
         seed=st.integers(0, 99),
     )
-    def build(self, ranks: int, tree: str, planes: int, order: str, bad: bool, seed: int) -> None:
+    def build(
+        self, ranks: int, tree: str, planes: int, order: str, bad: bool, slow: bool, seed: int
+    ) -> None:
         self.fabric = Fabric(
             ranks,
             tree,
@@ -56,7 +67,11 @@ class BadLinks(RuleBasedStateMachine):
             order=order,
             max_resends=30,
             **(FAULTS if bad else {}),
+            **(SLOW if slow else {}),
         )
+        self.slow = slow
+        if slow:
+            self.fabric.record()
         self.groups: list[Group] = []
         self.tickets: dict[Ticket, Group] = {}
         self.dead: set[int] = set()  # killed ranks
@@ -162,6 +177,11 @@ class BadLinks(RuleBasedStateMachine):
             self.check(ticket, group)
         for replay in self.fabric.replays():
             self.seen["begun again"] += replay.chunks
+        if self.slow:
+            spans = self.fabric.spans()
+            moved = spans[spans["kind"] == lib.NICEMU_SPAN_DMA]
+            came = spans["end"][moved["source"] - 1] + WAY
+            self.seen["waited for DMA"] += int((moved["begin"] > came).sum())
         self.fabric.close()
 
     def check(self, ticket: Ticket, group: Group) -> None:
@@ -191,11 +211,12 @@ class BadLinks(RuleBasedStateMachine):
             self.seen["closed or failed"] += 1
 
 
-SETTINGS = machine_settings(examples=60, steps=40)
+SETTINGS = machine_settings(examples=150, steps=40)
 
 
 def test_whatever_happens_to_links_every_collective_ends() -> None:
     BadLinks.seen.clear()
     run_state_machine_as_test(BadLinks, settings=SETTINGS)
-    what = {"added", "moved", "missing", "closed or failed", "down", "begun again", "salvaged"}
+    what = {"added", "moved", "missing", "closed or failed", "down", "begun again"}
+    what |= {"salvaged", "waited for DMA"}
     assert what <= set(+BadLinks.seen)

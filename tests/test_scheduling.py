@@ -1,9 +1,13 @@
-"""Which core of a device takes a handler call, and how long it waits there for the banks."""
+"""Whose payload is moved into a scratchpad, which core takes a handler call, and how long that
+waits for the banks.
+"""
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -15,6 +19,7 @@ from nicemu._nicemu import lib
 from nicemu.device.banks import Handed, booked
 from nicemu.device.machine import MACHINES, Machine, Network
 from nicemu.errors import ArgumentError
+from nicemu.network.exchange import Exchange
 from tests.fabrics import streams
 
 CARD = MACHINES["card"]
@@ -110,6 +115,156 @@ def test_calls_go_to_the_core_that_the_rule_says(
                 if waited and begin != slots.get(slot):
                     assert idle[core] == min(idle[mate] for mate in mates)
             idle[core] = slots[slot] = end
+
+
+# ---- whose payload is moved ----------------------------------------------------------------------
+
+
+class Moved(NamedTuple):
+    """A payload that a DMA engine has moved; times in picoseconds."""
+
+    ready: int
+    link: int  # number in the trace of its last link: of one time, who left first is there first
+    message: tuple[int, ...]
+    takes: int
+    begin: int
+
+
+def turns(payloads: Sequence[Moved], engines: int) -> list[int]:
+    """When each is moved if messages take turns, as nicemu.device.schedule has it."""
+    left, ready = deque(range(len(payloads))), dict[Any, deque[int]]()  # whose turn it is, first
+    free, begins, now = [0] * engines, [0] * len(payloads), 0
+    while left or ready:
+        now = max(now, min(free), 0 if ready else payloads[left[0]].ready)
+        while left and payloads[left[0]].ready <= now:
+            ready.setdefault(payloads[left[0]].message, deque()).append(left.popleft())
+        message = next(iter(ready))
+        mine = ready.pop(message)
+        i = mine.popleft()
+        if mine:
+            ready[message] = mine  # behind the others
+        begins[i] = now
+        free[next(k for k, until in enumerate(free) if until <= now)] = now + payloads[i].takes
+    return begins
+
+
+def check_turns(fabric: nicemu.Fabric, by_hosts: bool) -> int:
+    """Every DMA engine has moved what it should when it should; how many payloads waited."""
+    machine, network, spans = fabric.machine, fabric.network, fabric.spans()
+    assert machine is not None and network is not None
+    hop = round(1e12 * network.delay) + 1000 * machine.parse
+    queues = dict[tuple[int, int], list[Moved]]()  # node, and cluster of a device
+    for dma in spans[spans["kind"] == lib.NICEMU_SPAN_DMA]:
+        link = spans[dma["source"] - 1]
+        sent = spans[link["source"] - 1]
+        cluster = sent["lane"] % machine.cores // (machine.cores // machine.clusters)
+        assert by_hosts or dma["core"] == cluster
+        # of one sender there; of a relay's rank, in one step
+        which = ("group", "seq", "lane" if by_hosts else "child")
+        message = tuple(int(sent[name]) for name in which)
+        begin, end = int(dma["begin"]), int(dma["end"])
+        moved = Moved(int(link["end"]) + hop, int(dma["source"]), message, end - begin, begin)
+        queues.setdefault((int(dma["where"]), 0 if by_hosts else int(cluster)), []).append(moved)
+    assert queues
+    waited = 0
+    for payloads in queues.values():
+        payloads.sort()
+        begins = turns(payloads, machine.clusters if by_hosts else 1)
+        assert begins == [each.begin for each in payloads]
+        waited += sum(each.begin > each.ready for each in payloads)
+    return waited
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    st.sampled_from(["star", "tree(3)"]), st.sampled_from([(8, 1), (8, 2), (3, 3)]),
+    st.sampled_from([2, 8, 64]), st.sampled_from(["fixed", "arrival"]),
+    st.lists(st.tuples(st.integers(1, 3000), st.integers(1, 3000)), min_size=1, max_size=4),
+    st.integers(1, 40),
+)  # fmt: skip
+def test_messages_take_turns(
+    topology: str, cores: tuple[int, int], dma: int, order: str,
+    counts: list[tuple[int, int]], window: int,
+) -> None:  # fmt: skip
+    """Two groups, each with some collectives in flight: any order but that of arrival."""
+    machine = replace(CARD, name="some", cores=cores[0], clusters=cores[1], dma_bytes=dma)
+    found = []
+    for options in ({}, {"time": "packet", "machine": machine}):
+        fabric = nicemu.Fabric(8, topology, order=order, mtu=512, **options)
+        if options:
+            fabric.record()
+        begun = []
+        for ranks, place in ((None, 0), (range(5), 1)):
+            world = nicemu.Communicator(fabric, ranks, algorithm="in-network", window=window)
+            for each in counts:
+                begun.append(world.start("allreduce", streams(world.ranks, each[place])))
+        found.append([work.wait().values[0].tobytes() for work in begun])
+    check_turns(fabric, by_hosts=False)
+    assert order == "arrival" or found[0] == found[1]
+
+
+@pytest.mark.parametrize("algorithm", ["ring", "halving-doubling"])
+@pytest.mark.parametrize("cores", [(8, 1), (4, 4)])
+def test_messages_take_turns_at_a_host(algorithm: str, cores: tuple[int, int]) -> None:
+    machine = replace(CARD, name="some", cores=cores[0], clusters=cores[1], dma_bytes=2)
+    fabric = fabric_of(8, machine=machine, mtu=512)
+    fabric.record()
+    world = nicemu.Communicator(fabric, algorithm=algorithm)
+    begun = [world.start("allreduce", streams(8, count)) for count in (9000, 2000)]
+    for work in begun:
+        work.wait()
+    assert check_turns(fabric, by_hosts=True) > 100
+
+
+def test_a_short_message_does_not_wait_for_long_ones() -> None:
+    """A chunk that comes when a slow DMA engine has a window of others' to move, has its turn."""
+    slow = replace(CARD, name="slow", dma_bytes=1)
+    times = []
+    for others in (False, True):
+        fabric = fabric_of(4, machine=slow, mtu=512)
+        long, short = (
+            nicemu.Communicator(fabric, ranks, algorithm="in-network", window=32)
+            for ranks in ([0, 1], [2, 3])
+        )
+        if others:
+            long.start("allreduce", streams(2, 100_000))
+            fabric.run(until=10e-6)
+        times.append(short.allreduce(streams(2, 256)).time)
+    alone, beside = (1e9 * time for time in times)
+    moving = 512  # nanoseconds of a payload
+    # each of the two may wait for the one that is being moved, and for one of each long message
+    assert beside - alone < 2 * 3 * moving + 10
+
+
+@nicemu.reduce_op(element="float32", name="refuses")
+def refuses(a: Any, b: Any) -> Any:
+    if b > 1000:
+        raise ValueError("too large")
+    return a + b
+
+
+@pytest.mark.parametrize("order", ["fixed", "arrival"])
+def test_what_waits_counts_when_a_handler_fails(order: str) -> None:
+    """The survivors' partial sums have what has come, be it in the scratchpad or not yet."""
+    fabric = fabric_of(4, machine=replace(CARD, name="slow", dma_bytes=1), mtu=512, order=order)
+    fabric.record()
+    inputs = np.array([np.full(4096, 1 << rank, np.float32) for rank in range(4)])
+    inputs[3, 0] = 1001
+    with fabric.group(window=32) as group:
+        ticket = group.start(Exchange(refuses.image(), list(inputs), [None] * 4))
+        with pytest.raises(nicemu.CollectiveError, match="raised ValueError: too large"):
+            ticket.wait()
+        record = ticket.partials()["nic0"]
+    kinds = fabric.spans()["kind"]
+    assert record.members.sum() > (kinds == lib.NICEMU_SPAN_DMA).sum() - 4  # but of chunk 0
+    assert record.members[1:].any(axis=1).sum() > 2
+    for chunk, members in enumerate(record.members):
+        piece = slice(chunk * record.chunk, (chunk + 1) * record.chunk)
+        assert bool(record.times[chunk]) == members.any()
+        assert (record.values[piece] == inputs[members, piece].sum(axis=0)).all()
+
+
+# ---- the same again ------------------------------------------------------------------------------
 
 
 @by_scheduling
