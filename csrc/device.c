@@ -262,7 +262,8 @@ static void put_call(const struct work *w, const struct call *call, const nicemu
     span.instructions = stop->instructions;
     span.child = get32(w->lane->station.host_arguments + CONTEXT_CHILD);
     span.payloads = call->k;
-    w->kept->record = trace_add(&w->device->outlet->trace, &span);
+    struct outlet *o = w->device->outlet;
+    w->kept->record = trace_step(&o->trace, &o->path, &span);
 }
 
 /* A frame's payload, or its being there, was what the last record of the turn is about. */
@@ -782,8 +783,9 @@ static void move_in(struct work *w, u32 child, const struct parked *in, u64 at)
     outlet_until(d->outlet, STAGE_QUEUE, dma.start);
     outlet_until(d->outlet, STAGE_DMA, dma.end);
     if (dma.end > dma.start)
-        TRACE(&d->outlet->trace, .kind = NICEMU_SPAN_DMA, .where = d->node, .begin = dma.start,
-              .end = dma.end, .core = cluster, .from = in->record, .bytes = (u32)in->payload.n);
+        TRACE_STEP(&d->outlet->trace, &d->outlet->path, .kind = NICEMU_SPAN_DMA, .where = d->node,
+                   .begin = dma.start, .end = dma.end, .core = cluster, .from = in->record,
+                   .bytes = (u32)in->payload.n);
     w->now = dma.end;
     keep(w, child, in);
     advance(w);

@@ -85,7 +85,8 @@ static void finish(struct nicemu_fabric *f, struct group *g, struct exchange *do
         g->last = at;
     g->in_flight--;
     nicemu_event event = {.kind = NICEMU_DONE, .group = g->number, .seq = done->seq};
-    memcpy(event.spent, done->spent, sizeof event.spent);
+    memcpy(event.spent, done->way.spent, sizeof event.spent);
+    event.via = done->way.via;
     fabric_report(f, &event);
     exchange_free(done);
 }
@@ -95,7 +96,7 @@ static void end(struct nicemu_fabric *f, struct group *g, struct exchange *e)
 {
     u64 at = f->clock.now + f->config.software;
     outlet_until(&f->outlet, STAGE_SOFTWARE, at);
-    memcpy(e->spent, f->outlet.path.spent, sizeof e->spent);
+    e->way = f->outlet.path;
     if (f->config.software)
         clock_add(&f->clock, at, EVENT_ENDED, g->number, e);
     else

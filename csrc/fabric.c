@@ -184,8 +184,9 @@ static void depart(struct nicemu_fabric *f, struct transit *t)
         path_until(&t->path, l->config.pcie ? STAGE_PCIE : STAGE_WIRE, d.end);
         path_until(&t->path, l->config.pcie ? STAGE_PCIE : STAGE_HOP, arrival);
     }
-    t->record = TRACE(&f->outlet.trace, .kind = NICEMU_SPAN_LINK, .where = t->direction,
-                      .begin = d.start, .end = d.end, .from = t->record);
+    t->record =
+        TRACE_STEP(&f->outlet.trace, &t->path, .kind = NICEMU_SPAN_LINK, .where = t->direction,
+                   .begin = d.start, .end = d.end, .from = t->record);
     clock_add(&f->clock, arrival, EVENT_FRAME, 0, t);
 }
 

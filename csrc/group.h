@@ -28,7 +28,7 @@ struct exchange {
     nicemu_exchange what;
     u32 group, seq; /* numbers */
     u64 started, posted; /* virtual times: of the call, and from which frames may leave */
-    u64 spent[NICEMU_STAGES]; /* on the longest way to the end, once there is one */
+    struct path way; /* the longest, to the end, once there is one */
     u32 chunks;
     u32 left; /* chunks whose result some worker still waits for */
     u32 next[PLANES]; /* even and odd chunks: the next that has no turn yet */

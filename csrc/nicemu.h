@@ -493,6 +493,7 @@ typedef struct {
     nicemu_stop stop; /* FAILED by a handler: how it ended */
     uint64_t at; /* virtual time */
     uint64_t spent[NICEMU_STAGES]; /* DONE: on the longest way to its end, by row of stage.def */
+    uint64_t via; /* DONE: the last record on that way, see nicemu_span; 0: none */
     uint64_t workers[16]; /* FAILED: bit w = worker w is missing, or (where none is) waiting */
 } nicemu_event;
 
@@ -608,6 +609,8 @@ typedef struct {
     uint64_t from; /* SENT: the record of what made the frame; LINK: its SENT; DMA, TAKEN, CLOSE:
                       the LINK by which it came */
     uint64_t by; /* TAKEN: the CORE or OPEN that took it */
+    uint64_t via; /* LINK, DMA, CORE: which of these is before it on the longest way to its end; 0:
+                     none */
     uint64_t pc; /* CORE: of the entry; 0: all handlers of a relay's frame */
     uint64_t cycles, conflicts, instructions; /* CORE: alone; of waits for banks */
     uint32_t kind; /* NICEMU_SPAN_* */

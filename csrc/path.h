@@ -23,6 +23,7 @@ static inline u64 later(u64 a, u64 b)
 struct path {
     u64 end; /* picoseconds of virtual time; the spans add up to it from where the way begins */
     u64 spent[STAGES];
+    u64 via; /* number in the trace of the last step on it; 0: none */
 };
 
 /* The way goes on until `at`, if it is not there already. */

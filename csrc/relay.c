@@ -187,7 +187,7 @@ static void put_link(struct nicemu_fabric *f, struct trip *t, struct departure d
         return;
     nicemu_span span = span_of(f, NICEMU_SPAN_LINK, t, d.start, d.end);
     span.where = t->direction;
-    t->record = trace_add(&f->outlet.trace, &span);
+    t->record = trace_step(&f->outlet.trace, &t->path, &span);
 }
 
 /* The link that a frame has come over, or 0. */
@@ -196,7 +196,7 @@ static u64 came_by(const struct trip *t)
     return t->direction == NOWHERE ? 0 : t->record;
 }
 
-static void put_dma(struct nicemu_fabric *f, const struct trip *t, struct period when, u64 bytes)
+static void put_dma(struct nicemu_fabric *f, struct trip *t, struct period when, u64 bytes)
 {
     if (!f->outlet.trace.on)
         return;
@@ -205,7 +205,7 @@ static void put_dma(struct nicemu_fabric *f, const struct trip *t, struct period
     span.from = came_by(t);
     span.core = t->engine;
     span.bytes = (u32)bytes;
-    trace_add(&f->outlet.trace, &span);
+    trace_step(&f->outlet.trace, &t->path, &span);
 }
 
 /* Its handlers, which take it as it came by that link. */
@@ -219,7 +219,7 @@ static void put_core(struct nicemu_fabric *f, struct trip *t, u32 core, struct p
     span.core = core;
     span.cycles = t->relay->cycles[message_of(t)->what.cycles + t->frame];
     span.conflicts = (when.end - when.start) / f->config.hosts.cycle - span.cycles;
-    t->record = trace_add(&f->outlet.trace, &span);
+    t->record = trace_step(&f->outlet.trace, &t->path, &span);
     TRACE(&f->outlet.trace, .kind = NICEMU_SPAN_TAKEN, .where = span.where, .begin = when.start,
           .end = when.start, .from = link, .by = t->record);
 }
@@ -525,6 +525,7 @@ void relay_end(struct nicemu_fabric *f, struct relay *r)
 {
     nicemu_event event = {.kind = NICEMU_DONE, .seq = r->number};
     memcpy(event.spent, r->path.spent, sizeof event.spent);
+    event.via = r->path.via;
     fabric_report(f, &event);
     relay_free(f, r);
 }

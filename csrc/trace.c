@@ -23,6 +23,15 @@ u64 trace_add(struct trace *t, const nicemu_span *span)
     return t->n;
 }
 
+u64 trace_step(struct trace *t, struct path *way, nicemu_span *span)
+{
+    span->via = way->via;
+    u64 number = trace_add(t, span);
+    if (number)
+        way->via = number;
+    return number;
+}
+
 void trace_close(struct trace *t)
 {
     free(t->spans);

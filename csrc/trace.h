@@ -4,8 +4,8 @@
 #ifndef NICEMU_TRACE_H
 #define NICEMU_TRACE_H
 
-#include "base.h"
 #include "nicemu.h"
+#include "path.h"
 
 struct trace {
     bool on;
@@ -19,6 +19,10 @@ struct trace {
 u64 trace_add(struct trace *t, const nicemu_span *span);
 /* A record with these fields, which nobody works out where the trace is off: then 0. */
 #define TRACE(t, ...) (unlikely((t)->on) ? trace_add(t, &(nicemu_span){__VA_ARGS__}) : 0)
+/* A record of a step on a way. */
+u64 trace_step(struct trace *t, struct path *way, nicemu_span *span);
+#define TRACE_STEP(t, way, ...)                                                                    \
+    (unlikely((t)->on) ? trace_step(t, way, &(nicemu_span){__VA_ARGS__}) : 0)
 void trace_close(struct trace *t);
 
 #endif

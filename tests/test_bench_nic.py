@@ -22,7 +22,7 @@ from nicemu.bench.nic import Latency, Load, NicRate, nic_rates
 from nicemu.bench.op import LineRate
 from nicemu.cli import main
 from nicemu.device.machine import MACHINES, Machine
-from nicemu.network.timeline import What
+from nicemu.network.records import What
 from nicemu.ops.samples import ordinary
 from tests.test_cli import refused
 

@@ -49,10 +49,10 @@ LEVELS: tuple[tuple[str, ...], ...] = (
         "compiler.llvm",
         "ops.opmath",
         "device.schedule",
-        "network.timeline",
+        "network.records",
         "device.words",
     ),
-    ("compiler.clang",),
+    ("compiler.clang", "network.timeline"),
     ("compiler.scalar",),
     ("compiler.kernels", "compiler.c_ir", "compiler.python_ir"),
     ("compiler.vectors", "ops.about", "ops.samples"),
@@ -116,12 +116,12 @@ OUTSIDE = {
     "safetensors": {"gradients"},
 }
 #: The C core is behind one door; nic and exchange hand it descriptions of reductions, packet frames
-#: and fabric trees; timeline reads its records.
+#: and fabric trees; records reads what it puts down.
 DOOR = {
     "_core",
     "device.nic",
     "network.packet",
-    "network.timeline",
+    "network.records",
     "network.exchange",
     "network.fabric",
 }
@@ -248,7 +248,7 @@ HEADERS: dict[str, set[str]] = {
     "group.h": {"buffer.h", "nicemu.h", "packet.h", "path.h"},
     "path.h": {"base.h"},
     "known.h": {"banks.h"},
-    "trace.h": {"base.h", "nicemu.h"},
+    "trace.h": {"nicemu.h", "path.h"},
     "outlet.h": {"buffer.h", "group.h", "known.h", "packet.h", "path.h", "trace.h"},
     "host.h": {"outlet.h"},
     "device.h": {"outlet.h", "schedule.h", "slot.h", "station.h"},

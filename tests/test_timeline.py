@@ -17,7 +17,8 @@ from nicemu._nicemu import ffi, lib
 from nicemu.device.machine import MACHINES, Network
 from nicemu.errors import ArgumentError, CollectiveError, FileFormatError
 from nicemu.network.fabric import Fabric
-from nicemu.network.timeline import SPAN, Span, _file_time
+from nicemu.network.records import SPAN, Span
+from nicemu.network.timeline import _file_time
 from tests.fabrics import FAULTS, allreduce, streams, sums_up
 
 Event = dict[str, Any]

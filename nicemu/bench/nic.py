@@ -20,7 +20,7 @@ from nicemu.device.machine import Machine, Network
 from nicemu.errors import ArgumentError, TimingError
 from nicemu.network.exchange import SECOND, Exchange
 from nicemu.network.fabric import MAX_CHILDREN, MAX_WINDOW, MTUS, Fabric
-from nicemu.network.timeline import What
+from nicemu.network.records import What
 from nicemu.ops.samples import ordinary
 from nicemu.tables import Table, Tabled
 

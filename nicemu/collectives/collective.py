@@ -20,6 +20,7 @@ from nicemu.device.image import KernelImage
 from nicemu.device.machine import Machine
 from nicemu.errors import ArgumentError
 from nicemu.network.counters import FabricCounters
+from nicemu.network.records import Step
 from nicemu.ops.builtin import is_builtin
 from nicemu.order import Order
 from nicemu.tables import Table, Tabled
@@ -238,6 +239,8 @@ class Result(Tabled):
         spent: what these were spent on, on the longest way to its end, where the fabric is timed:
             "wire", "PCIe", "hops", "DMA", "core", "queueing", "device", "timers", "software".  Of
             collectives that overlap, the way may begin in one before.
+        path: the steps of that way, the critical path, where the fabric records: with
+            ``Fabric(trace=)``, or after :meth:`nicemu.Fabric.record`.
         bound: the least time that it could take, see
             :func:`nicemu.collectives.least.bound_of`, where the fabric is timed.
         seconds: host time from its start to its end.
@@ -254,6 +257,7 @@ class Result(Tabled):
     frames: FabricCounters | None
     time: float | None
     spent: dict[str, float] | None
+    path: tuple[Step, ...] | None
     bound: float | None
     seconds: float
 

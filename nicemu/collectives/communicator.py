@@ -46,6 +46,7 @@ from nicemu.errors import (
 from nicemu.network.counters import FabricCounters
 from nicemu.network.exchange import Exchange, RawPartial
 from nicemu.network.fabric import MAX_RANKS, Fabric, Group, Passage, Ticket
+from nicemu.network.records import Step
 from nicemu.network.relay import Message, Relay
 from nicemu.ops.builtin import kernel
 from nicemu.ops.op import ReduceOp
@@ -196,6 +197,7 @@ class _Outcome:
     frames: FabricCounters | None = None
     time: float | None = None
     spent: dict[str, float] | None = None
+    path: tuple[Step, ...] | None = None
     bound: float | None = None
 
 
@@ -505,6 +507,7 @@ class Communicator:
             frames=self.fabric.counters() - before,
             time=ticket.time - begin,
             spent=ticket.spent,
+            path=ticket.path,
             bound=self._bound(IN_NETWORK, call, ticket.time - begin),
         )
 
@@ -559,7 +562,8 @@ class Communicator:
         assert passage.time is not None
         time = passage.time - kept[0].begin
         bound = self._bound(algorithm, call, time)
-        return _Outcome(tuple(shares), sent, time=time, spent=passage.spent, bound=bound)
+        spent, path = passage.spent, passage.path
+        return _Outcome(tuple(shares), sent, time=time, spent=spent, path=path, bound=bound)
 
     def _passed(self, algorithm: str, call: _Call, merged: _Merged) -> Passage | None:
         """Let virtual time pass until all messages are there; None where nobody keeps time."""
@@ -699,6 +703,7 @@ def _finished(
         frames=outcome.frames,
         time=lasted,
         spent=outcome.spent,
+        path=outcome.path,
         bound=outcome.bound,
         seconds=time.perf_counter() - begin,
     )

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
 from pathlib import Path
 from threading import RLock
 from types import TracebackType
@@ -39,8 +40,9 @@ from nicemu.network.counters import FabricCounters, LinkCounters, Replay
 from nicemu.network.exchange import SECOND, Exchange, Job, RawPartial, rows
 from nicemu.network.packet import drops
 from nicemu.network.pcap import Capture
+from nicemu.network.records import SPAN, Node, Scene, Step, critical_path
 from nicemu.network.relay import Relay
-from nicemu.network.timeline import SPAN, Node, Timeline
+from nicemu.network.timeline import Timeline
 from nicemu.network.topology import Tree
 from nicemu.network.topology import topology as tree_of
 from nicemu.order import Order
@@ -164,6 +166,7 @@ class Passage:
         time: virtual seconds at which it ended.
         spent: what they were spent on, on the longest way to its end, with a timed fabric; None
             before that, or without.
+        path: the steps of that way, where the fabric records; see :meth:`Fabric.record`.
     """
 
     def __init__(self, fabric: Fabric, seq: int) -> None:
@@ -173,6 +176,7 @@ class Passage:
         self.error: NicemuError | None = None
         self.time: float | None = None
         self.spent: dict[str, float] | None = None
+        self.path: tuple[Step, ...] | None = None
         self._fabric = fabric
 
     @property
@@ -529,14 +533,16 @@ class Fabric:
             self._add_devices(plane)
             self._connect(plane, link, pcie if topology == "cards" else link)
         self._placed: dict[int, tuple[KernelImage, dict[str, list[int]]]] = {}  # by id
-        self._entries: dict[int, str] = {}  # of the timeline, by address
+        self._entries: dict[int, str] = {}  # of records, by address
+        self._recording = False
+        self._paths: dict[str, tuple[Step, ...]] = {}  # critical ones of what has ended
         with ExitStack() as reserved:  # neither file stays behind where the other is refused
             self._capture = None if capture is None else reserved.enter_context(Capture(capture))
             self._timeline = None if trace is None else reserved.enter_context(Timeline(trace))
             reserved.pop_all()
         lib.nicemu_fabric_capture(self._fabric, self._capture is not None)
         if self._timeline is not None:
-            _core.call("trace", lib.nicemu_fabric_trace, self._fabric, 1)
+            self.record()
 
     # ---- building --------------------------------------------------------------------------------
 
@@ -806,6 +812,10 @@ class Fabric:
                     name: int(ticks) / SECOND
                     for name, ticks in zip(_core.stage_names(), news.spent, strict=True)
                 }
+            if self._recording:
+                ticket.path = self._path(news.via)
+                group = f"group {news.group}" if news.group else "by the hosts"
+                self._paths[f"{group}, collective {news.seq}"] = ticket.path or ()
             self._end(ticket, None)
         elif news.kind == lib.NICEMU_FAILED and isinstance(ticket, Ticket):
             error = self._failure(ticket, news)
@@ -1001,29 +1011,44 @@ class Fabric:
         with self._lock:
             if lib.nicemu_fabric_trace(self._fabric, 1):
                 raise ArgumentError("record: the fabric has had a group: record before")
+            self._recording = True
 
     def spans(self) -> np.ndarray:
-        """What has been put down until now: shape (n,), dtype nicemu.network.timeline.SPAN.
+        """What has been put down until now: shape (n,), dtype nicemu.network.records.SPAN.
 
         Raises:
             MemoryError: the host had no memory for all of it.
         """
-        start, size = ffi.new("nicemu_span **"), ffi.new("uint64_t *")
         with self._lock:
-            _core.call("trace", lib.nicemu_fabric_traced, self._fabric, start, size)
-            spans = np.empty(size[0], SPAN)
-            ffi.memmove(spans.data, start[0], spans.nbytes)
-        return spans
+            return self._recorded().copy()
 
-    def _save_timeline(self) -> None:
-        if self._timeline is None:
-            return
-        spans = self.spans()
+    def _recorded(self) -> np.ndarray:
+        """The records where they are, until the next call of the core; likewise."""
+        start, size = ffi.new("nicemu_span **"), ffi.new("uint64_t *")
+        _core.call("trace", lib.nicemu_fabric_traced, self._fabric, start, size)
+        if not size[0]:
+            return np.empty(0, SPAN)
+        return np.frombuffer(ffi.buffer(start[0], size[0] * SPAN.itemsize), SPAN)
+
+    def _path(self, last: int) -> tuple[Step, ...] | None:
+        """Of a collective that has just ended; None where the host had no memory for records."""
+        try:
+            return critical_path(self._recorded(), last, self._scene)
+        except MemoryError:
+            return None
+
+    @cached_property
+    def _scene(self) -> Scene:
+        """Whom the records speak of."""
         nodes = {d.node: Node(d.name, "slot") for d in self.devices.values()}
         nodes |= {node: Node(f"rank{rank}", "lane") for rank, node in enumerate(self._hosts)}
         numbers = {node.name: number for number, node in nodes.items()}
         links = [(numbers[link.child], numbers[link.parent]) for link in self.links()]
-        self._timeline.write(spans, nodes, links, self._entries)
+        return Scene(nodes, links, self._entries, engines=self.machine.clusters > 1)
+
+    def _save_timeline(self) -> None:
+        if self._timeline is not None:
+            self._timeline.write(self._recorded(), self._scene, self._paths)
 
     def _end_timeline(self) -> None:
         """Remove what has not been put in place."""
@@ -1031,6 +1056,7 @@ class Fabric:
             timeline, self._timeline = self._timeline, None
             timeline.__exit__()
             _core.call("trace", lib.nicemu_fabric_trace, self._fabric, 0)
+            self._recording = False
 
     def close(self) -> None:
         """Close all groups, and put the capture and the timeline in place.

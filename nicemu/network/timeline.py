@@ -1,12 +1,13 @@
 """Timelines: what links, devices and cores did when, in the trace event format, which
 https://ui.perfetto.dev and chrome://tracing show.
 
-Owns: the file format, and which track, slice and arrow a record of the C core becomes.  Who records
-what is csrc's; who asks for it, fabric's.
+Owns: the file format, and which track, slice and arrow a record of the C core becomes.  What a
+record says is records.py's; who asks for a timeline, fabric's.
 
 Every track belongs to the process of a node: its links to its parents, the DMA engine and the cores
 of its NIC, and a device's slots, or the lanes of a worker, in which a chunk waits for its result.
-A copy of a frame is a flow: from what made it, over the link, into what took its payload.
+A copy of a frame is a flow: from what made it, over the link, into what took its payload.  A
+process of its own has the critical path of each collective.
 """
 
 from __future__ import annotations
@@ -15,111 +16,20 @@ import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from enum import IntEnum
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from nicemu._nicemu import lib
 from nicemu.files import WholeFile
-from nicemu.network.packet import Kind
+from nicemu.network.records import STEPS, Place, Scene, Span, Step, What, sent_of
 
-__all__ = ["SPAN", "Node", "Timeline", "What"]
+__all__ = ["Timeline"]
 
 # The format: the document "Trace Event Format" of the Chromium project.
 
-#: a record: see nicemu_span
-SPAN = np.dtype(
-    [
-        (name, np.uint64)
-        for name in ("begin", "end", "source", "by", "pc", "cycles", "conflicts", "instructions")
-    ]
-    + [
-        (name, np.uint32)
-        for name in (
-            "kind", "where", "core", "plane", "group", "lane", "round", "seq", "chunk", "child",
-            "bytes", "payloads", "frame", "copies",
-        )
-    ]
-)  # fmt: skip
 NANOSECOND = 1000  # picoseconds: as fine as viewers are
 MICROSECOND = 1000  # nanoseconds: the unit of the file
-
-
-class What(IntEnum):
-    """Kinds of records."""
-
-    SENT = lib.NICEMU_SPAN_SENT
-    LINK = lib.NICEMU_SPAN_LINK
-    DMA = lib.NICEMU_SPAN_DMA
-    CORE = lib.NICEMU_SPAN_CORE
-    TAKEN = lib.NICEMU_SPAN_TAKEN
-    OPEN = lib.NICEMU_SPAN_OPEN
-    CLOSE = lib.NICEMU_SPAN_CLOSE
-
-
-class Span(NamedTuple):
-    """A row of an array of SPAN; ``source`` is the field ``from``."""
-
-    begin: int
-    end: int
-    source: int
-    by: int
-    pc: int
-    cycles: int
-    conflicts: int
-    instructions: int
-    kind: int
-    where: int
-    core: int
-    plane: int
-    group: int
-    lane: int
-    round: int
-    seq: int
-    chunk: int
-    child: int
-    bytes: int
-    payloads: int
-    frame: int
-    copies: int
-
-    @property
-    def relayed(self) -> bool:
-        """Of a SENT or a CORE: is it of a collective by hosts?"""
-        return not (self.frame or self.pc)
-
-    @property
-    def name(self) -> str:
-        """Of a SENT: what is in it, and its chunk."""
-        kind, flags = self.frame & 0xFF, self.frame >> 8
-        if self.relayed:
-            return f"message {self.lane}, frame {self.chunk}"
-        if kind == Kind.DOWN:
-            what = "result"
-        elif flags & lib.NICEMU_PARTIAL:
-            what = "partial sum"
-        else:
-            what = "arrival" if flags & lib.NICEMU_EMPTY else "elements"
-        return f"{what} {self.chunk}"
-
-    def about(self, *more: str) -> dict[str, Any]:
-        """What is said of a slice of it, and more where there is more."""
-        if self.relayed:
-            return {"seq": self.seq, "message": self.lane, "frame": self.chunk}
-        return {name: getattr(self, name) for name in ("seq", "chunk", "round", *more)}
-
-
-class Node(NamedTuple):
-    """Whose process a track belongs to.
-
-    Attributes:
-        name: of the node.
-        lanes: what its lanes are called.
-    """
-
-    name: str
-    lanes: str
+CRITICAL = 1  # number of the process of critical paths: nodes have others
 
 
 @dataclass(frozen=True)
@@ -170,22 +80,20 @@ class Timeline(WholeFile):
     def write(
         self,
         spans: np.ndarray,
-        nodes: Mapping[int, Node],
-        links: Sequence[tuple[int, int]],
-        entries: Mapping[int, str],
+        scene: Scene,
+        paths: Mapping[str, Sequence[Step]],
     ) -> None:
         """Put the file in place.
 
         Args:
             spans: shape (n,), dtype SPAN: what was recorded.
-            nodes: by number, in the order in which they are shown.
-            links: child and parent of each.
-            entries: their names by address.
+            scene: whom that speaks of.
+            paths: critical paths by the name of their track.
 
         Raises:
             FileFormatError: the file cannot be written.
         """
-        picture = _Picture([Span._make(row) for row in spans.tolist()], nodes, links, entries)
+        picture = _Picture([Span._make(row) for row in spans.tolist()], scene, paths)
         with self.put() as part, part.open("w", encoding="ascii") as file:
             file.write('{"displayTimeUnit": "ns", "traceEvents": [')
             for i, event in enumerate(picture.events()):
@@ -197,29 +105,25 @@ class _Picture:
     """Records as tracks, slices and flows."""
 
     def __init__(
-        self,
-        spans: list[Span],
-        nodes: Mapping[int, Node],
-        links: Sequence[tuple[int, int]],
-        entries: Mapping[int, str],
+        self, spans: list[Span], scene: Scene, paths: Mapping[str, Sequence[Step]]
     ) -> None:
-        self._spans, self._nodes, self._links, self._entries = spans, nodes, links, entries
-        self._process = {node: i for i, node in enumerate(nodes, 1)}
+        self._spans, self._scene, self._nodes = spans, scene, scene.nodes
+        self._process = {node: i for i, node in enumerate(scene.nodes, CRITICAL + 1)}
         self._tracks: dict[tuple[int, tuple[int, ...]], Track] = {}  # by node and rank
         self._several = len({s.group for s in spans if s.kind == What.OPEN}) > 1
-        self._engines = any(s.core for s in spans if s.kind == What.DMA)  # more than one at a NIC
         self._slices: dict[int, Slice] = {}  # by the number of the record
         self._closed: dict[int, int] = {}  # CLOSE -> OPEN
         self._ends = self._turns()
         for number, span in enumerate(spans, 1):
             if one := self._slice(number, span):
                 self._slices[number] = one
+        self._critical = list(self._steps(paths))
 
     def events(self) -> Iterator[dict[str, Any]]:
         """Of a file: names, slices, then what refers to these, which must come after them."""
         lost = list(self._lost())
         yield from self._names()
-        for track, begin, end, name, about in self._slices.values():
+        for track, begin, end, name, about in (*self._slices.values(), *self._critical):
             yield _event("X", track, begin, name, dur=_file_time(end - begin), args=about)
         yield from lost
         for number, points in self._flows():
@@ -232,28 +136,26 @@ class _Picture:
 
     # ---- tracks ----------------------------------------------------------------------------------
 
-    def _track(self, node: int, rank: tuple[int, ...], name: str) -> Track:
-        key = (node, rank)
+    def _track(self, place: Place, process: int | None = None) -> Track:
+        process = self._process[place.node] if process is None else process
+        key = (process, place.rank)
         if key not in self._tracks:
-            thread = len(self._process) + len(self._tracks) + 1
-            self._tracks[key] = Track(self._process[node], thread, rank, name)
+            thread = CRITICAL + len(self._process) + len(self._tracks) + 1
+            self._tracks[key] = Track(process, thread, place.rank, place.name)
         return self._tracks[key]
-
-    def _link(self, direction: int) -> Track:
-        child, parent = self._links[direction // 2]
-        way = "down from" if direction % 2 else "up to"
-        return self._track(child, (0, direction), f"link {way} {self._nodes[parent].name}")
 
     def _lane(self, span: Span) -> Track:
         name = f"{self._nodes[span.where].lanes} {span.lane}"
         name += f" of plane {span.plane}" if span.plane else ""
         name += f" of group {span.group}" if self._several else ""
-        return self._track(span.where, (3, span.group, span.plane, span.lane), name)
+        return self._track(Place(span.where, (3, span.group, span.plane, span.lane), name))
 
     def _names(self) -> Iterator[dict[str, Any]]:
-        for node, process in self._process.items():
+        names = {CRITICAL: "critical paths"} if self._critical else {}
+        names |= {process: self._nodes[node].name for node, process in self._process.items()}
+        for process, name in names.items():
             where = {"pid": process}
-            yield _name("process_name", where, name=self._nodes[node].name)
+            yield _name("process_name", where, name=name)
             yield _name("process_sort_index", where, sort_index=process)
         for i, track in enumerate(sorted(self._tracks.values(), key=lambda t: (t.process, t.rank))):
             yield _name("thread_name", track.where, name=track.name)
@@ -283,22 +185,10 @@ class _Picture:
 
     def _slice(self, number: int, span: Span) -> Slice | None:
         end = span.end
-        if span.kind == What.LINK:
-            sent = self._spans[span.source - 1]
-            track, name, about = self._link(span.where), sent.name, _about_frame(sent)
-        elif span.kind == What.DMA:
-            frame = self._frame(span.source)
-            engine = f"DMA {span.core}" if self._engines else "DMA"
-            track = self._track(span.where, (1, span.core), engine)
-            name = frame.name if frame else "a frame"
-            about = {**(frame.about("child") if frame else {}), "bytes": span.bytes}
-        elif span.kind == What.CORE:
-            track = self._track(span.where, (2, span.core), f"core {span.core}")
-            name = "merge" if span.relayed else self._entries[span.pc]
-            about = span.about("instructions", "payloads")
-            about |= {"entry": name, "cycles": span.cycles, "conflicts": span.conflicts}
-            if span.payloads:
-                about["child"] = span.child
+        if span.kind in STEPS:
+            sent = sent_of(span, lambda number: self._spans[number - 1])
+            place, name = self._scene.step(span, sent)
+            track, about = self._track(place), _about(span, name, sent)
         elif span.kind == What.OPEN:
             track, name = self._lane(span), f"chunk {span.chunk}"
             end, result = self._ends[number]
@@ -307,14 +197,18 @@ class _Picture:
             return None
         return Slice(track, _viewed(span.begin), _viewed(end), name, about)
 
-    def _frame(self, link: int) -> Span | None:
-        """What was sent, of a LINK; None where a frame came over none."""
-        return self._spans[self._spans[link - 1].source - 1] if link else None
+    def _steps(self, paths: Mapping[str, Sequence[Step]]) -> Iterator[Slice]:
+        """What is on critical paths, once more on a track of each."""
+        for i, (name, steps) in enumerate(paths.items()):
+            track = self._track(Place(0, (i,), name), CRITICAL)
+            for step in steps:
+                own = self._slices[step.record]
+                yield own._replace(track=track, name=f"{step.where}: {step.what}")
 
     def _lost(self) -> Iterator[dict[str, Any]]:
         for span in self._spans:
             if span.kind == What.SENT and not span.copies:
-                track, time = self._link(span.where), _viewed(span.begin)
+                track, time = self._track(self._scene.link(span.where)), _viewed(span.begin)
                 about = _about_frame(span)
                 yield _event("i", track, time, f"lost: {span.name}", s="t", args=about)
 
@@ -336,6 +230,18 @@ class _Picture:
                 points += [over.at(over.begin), *after.get(number, ())]
                 if len(points) > 1:
                     yield number, points
+
+
+def _about(span: Span, name: str, sent: Span | None) -> dict[str, Any]:
+    """What is said of a slice of a step of that name."""
+    if span.kind == What.CORE:
+        about = span.about("instructions", "payloads")
+        about |= {"entry": name, "cycles": span.cycles, "conflicts": span.conflicts}
+        return about | ({"child": span.child} if span.payloads else {})
+    if span.kind == What.DMA:
+        return {**(sent.about("child") if sent else {}), "bytes": span.bytes}
+    assert sent is not None  # a frame on a link was sent
+    return _about_frame(sent)
 
 
 def _about_frame(sent: Span) -> dict[str, Any]:
