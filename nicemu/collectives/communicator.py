@@ -82,6 +82,7 @@ class Handle:
         self._steps = steps()
         self._found = 0  # partial sums that these steps have told of
         self._seen: list[Partial] = []
+        self._told = 0  # of these, how many somebody has been given
         self._lock = RLock()
         self._result: Result | None = None
         self._error: NicemuError | None = None
@@ -97,36 +98,39 @@ class Handle:
         Raises:
             NicemuError: the collective ended without a result.
         """
-        while (found := self._next()) is not None:
+        while self._more():
+            try:
+                # nothing is called in between: no signal is heard, and no other thread runs, until
+                # who asks has it
+                found, self._told = self._seen[self._told], self._told + 1
+            except IndexError:  # another thread has it
+                continue
             yield found
 
-    def _next(self) -> Partial | None:
-        """The next partial sum that has not been seen; None when the collective has ended."""
+    def _more(self) -> bool:
+        """Is there a partial sum that nobody has been given?  Else the collective has ended."""
         with self._lock:
             try:
-                while not self.done:
-                    if found := self._step():
-                        return found
+                while self._told == len(self._seen) and not self.done:
+                    self._step()
             except NicemuError as error:
                 self._error = error
                 raise
             except BaseException:
                 self._steps, self._found = self._begin(), 0
                 raise
-            return None
+            return self._told < len(self._seen)
 
-    def _step(self) -> Partial | None:
-        """Drive it to the next partial sum, None where that has been seen, or to its result."""
+    def _step(self) -> None:
+        """Drive it to the next partial sum, or to its result."""
         try:
             found = next(self._steps)
         except StopIteration as end:
             self._result = _with_partials(end.value, self._seen)
-            return None
+            return
         self._found += 1
-        if self._found <= len(self._seen):
-            return None
-        self._seen.append(found)
-        return found
+        if self._found > len(self._seen):
+            self._seen.append(found)
 
     def wait(self, on_partial: Told = None) -> Result:
         """Drive it to its end.
