@@ -89,6 +89,7 @@ bool device_open(struct device *d)
     }
     d->sched.costs = c->costs;
     d->sched.cores = c->cores->n;
+    d->sched.engines = 1;
     return true;
 }
 
@@ -146,25 +147,26 @@ static void forget(struct kept *k)
     k->ready = 0;
 }
 
-static void arrival_free(struct device *d, struct arrival *a)
+static void queued_free(struct device *d, struct queued *q)
 {
-    buffer_release(a->in.owner);
-    arrival_give(d->arrivals, a);
+    buffer_release(q->in.owner);
+    queued_give(d->queued, q);
 }
 
-static bool of_member(const struct inbound *i, const void *member)
+static bool any(const struct inbound *i, const void *what)
 {
-    return ((const struct arrival *)i)->member == member;
+    (void)i, (void)what;
+    return true;
 }
 
 /* What waits to be moved in for a member is no longer wanted. */
-static void turn_away(struct device *d, const struct member *m)
+static void turn_away(struct device *d, struct member *m)
 {
-    for (u32 c = 0; c <= sched_cluster(&d->sched, d->sched.cores - 1); c++) {
-        struct inbound *i = inbound_withdraw(&d->sched.inbound[c], of_member, m), *behind;
+    for (u32 c = 0; c < m->children; c++) {
+        struct inbound *i = inbound_withdraw(&m->child[c].waiting, any, NULL), *behind;
         for (; i; i = behind) {
             behind = i->behind;
-            arrival_free(d, (struct arrival *)i);
+            queued_free(d, queued_of(i));
         }
     }
 }
@@ -628,8 +630,10 @@ static bool emit(struct work *w)
     }
     u32 bytes = w->turn->exchange->what.kinds[NICEMU_PARTIALS].bytes;
     call.destination = (struct leaving){recorded(w, r), (u64)w->piece.count * bytes};
-    if (!invoke(w, &call))
+    if (!invoke(w, &call)) {
+        memset(call.destination.bytes, 0, call.destination.n); /* no chunk says that it is there */
         return false;
+    }
     note_record(w, r);
     return true;
 }
@@ -771,15 +775,23 @@ static u32 cluster_of(const struct work *w)
     return sched_cluster(&w->device->sched, w->lane->station.hart->id);
 }
 
-/* The DMA engine has nothing before a child's payload, which is parsed at `at`: it is moved to the
- * scratchpad of the lane's core, and what can be done then is done. */
-static void move_in(struct work *w, u32 child, const struct parked *in, u64 at)
+/* From when on the place of a payload in the scratchpad is free: where the order is that of arrival
+ * a lane has one for all of them, which matters where moving takes time. */
+static u64 place_free(const struct member *m, struct place p)
+{
+    bool shared = m->group->arrival && m->device->config.costs.dma_byte;
+    return shared ? m->lane[p.lane].kept[p.round & 1].ready : 0;
+}
+
+/* The DMA engine moves a child's payload to the scratchpad of the lane's core from `start` on, and
+ * what can be done then is done. */
+static void move_in(struct work *w, u32 child, const struct parked *in, u64 start)
 {
     struct device *d = w->device;
     const struct station *s = &w->lane->station;
     u32 cluster = cluster_of(w);
     u64 address = s->payloads + park_slot(w->member, child) * s->room;
-    struct period dma = sched_move_in(&d->sched, cluster, address, in->payload.n, at, w->now);
+    struct period dma = sched_move_in(&d->sched, cluster, address, in->payload.n, start, w->now);
     outlet_until(d->outlet, STAGE_QUEUE, dma.start);
     outlet_until(d->outlet, STAGE_DMA, dma.end);
     if (dma.end > dma.start)
@@ -787,29 +799,28 @@ static void move_in(struct work *w, u32 child, const struct parked *in, u64 at)
                    .begin = dma.start, .end = dma.end, .core = cluster, .from = in->record,
                    .bytes = (u32)in->payload.n);
     w->now = dma.end;
+    if (w->turn->moved)
+        w->kept->ready = later(w->kept->ready, dma.end);
     keep(w, child, in);
     advance(w);
 }
 
-/* See to it that what waits for an engine goes on: when that is idle, and a payload is parsed. */
+/* See to it that what waits for an engine goes on. */
 static void wake(struct device *d, u32 cluster, u64 now)
 {
-    struct inbounds *q = &d->sched.inbound[cluster];
-    if (!q->first || q->woken)
-        return;
-    q->woken = true;
-    u64 idle = later(d->sched.dma_free[cluster], now);
-    d->outlet->wake(d->outlet->fabric, d, cluster, later(idle, q->first->ready));
+    u64 at = sched_wake(&d->sched, cluster, now);
+    if (at != NEVER)
+        d->outlet->wake(d->outlet->fabric, d, cluster, at);
 }
 
-/* A child's payload waits for the DMA engine, behind those of its message: what the child sends of
- * one collective. */
+/* A child's payload waits for the DMA engine, or for its place, behind those of its message: what
+ * the child sends of one collective. */
 static void queue_up(struct work *w, u32 child, const struct parked *in, u64 at)
 {
     struct device *d = w->device;
-    struct arrival *a = arrival_take(d->arrivals);
-    *a = (struct arrival){
-        .inbound = {.sender = (u64)w->member->group->number << 32 | child,
+    struct queued *q = queued_take(d->queued);
+    *q = (struct queued){
+        .inbound = {.sender = &w->member->child[child].waiting,
                     .message = w->turn->exchange->seq,
                     .ready = at},
         .member = w->member,
@@ -819,26 +830,36 @@ static void queue_up(struct work *w, u32 child, const struct parked *in, u64 at)
         .path = d->outlet->path,
     };
     buffer_hold(in->owner);
-    inbound_add(&d->sched.inbound[cluster_of(w)], &a->inbound);
+    inbound_add(&d->sched.inbound[cluster_of(w)], &q->inbound);
     wake(d, cluster_of(w), w->now);
 }
 
-void device_go_on(struct device *d, u32 cluster, u64 now)
+/* Messages whose turn it would be, but for the place of their payload, wait for that. */
+static void hold(struct inbound_queue *q, u64 now)
 {
-    struct inbounds *q = &d->sched.inbound[cluster];
-    q->woken = false;
-    struct inbound *next = d->sched.dma_free[cluster] <= now ? inbound_next(q, now) : NULL;
+    for (const struct inbound *i; (i = q->first) && i->ready <= now;) {
+        u64 free = place_free(queued_of(i)->member, queued_of(i)->place);
+        if (free <= now)
+            return;
+        inbound_hold(q, free);
+    }
+}
+
+void device_dma_idle(struct device *d, u32 cluster, u64 now)
+{
+    u32 engine;
+    hold(&d->sched.inbound[cluster], now);
+    struct inbound *next = sched_next(&d->sched, cluster, now, &engine);
     if (next) {
-        struct arrival *a = (struct arrival *)next;
-        struct member *m = a->member;
-        struct turn *t = group_find(m->group, m->plane, a->place);
+        struct queued *q = queued_of(next);
+        const struct member *m = q->member;
+        struct turn *t = group_find(m->group, m->plane, q->place);
         if (t && !m->group->failed) { /* else its plane has died, or its collective ended */
-            struct work w = work_of(m, t, now);
-            d->outlet->path = a->path;
-            d->outlet->trace.frame = a->in.record;
-            move_in(&w, a->child, &a->in, a->inbound.ready);
+            struct work w = work_of(q->member, t, now);
+            d->outlet->path = q->path;
+            move_in(&w, q->child, &q->in, now);
         }
-        arrival_free(d, a);
+        queued_free(d, q);
     }
     wake(d, cluster, now);
 }
@@ -857,11 +878,11 @@ static enum verdict receive_up(struct device *d, struct member *m, const struct 
         return why;
     case SLOT_REPEAT_PARTIAL:
         d->counters.repeated++;
-        send_up(d, m, kept, now);
+        send_up(d, m, kept, parsed(d, now));
         return ACCEPTED;
     case SLOT_REPEAT_RESULT:
         d->counters.repeated++;
-        send_down(d, m, kept, p->child, now);
+        send_down(d, m, kept, p->child, parsed(d, now));
         return ACCEPTED;
     case SLOT_TAKE:
         break;
@@ -875,7 +896,7 @@ static enum verdict receive_up(struct device *d, struct member *m, const struct 
     take(&w, p->child);
     struct parked in = {{f->payload, f->payload_bytes}, f->owner, d->outlet->trace.frame};
     u64 at = parsed(d, now);
-    if (sched_idle(&d->sched, cluster_of(&w), at))
+    if (place_free(m, t->place) <= at && sched_engine(&d->sched, cluster_of(&w), at) != NO_ENGINE)
         move_in(&w, p->child, &in, at);
     else
         queue_up(&w, p->child, &in, at);
@@ -934,12 +955,10 @@ u64 device_arrived(const struct member *m, const struct turn *t)
 
 bool device_at_work(const struct member *m, const struct turn *t, u64 now)
 {
-    if (!device_arrived(m, t))
-        return false;
     const struct lane *l = &m->lane[t->place.lane];
     u32 which = t->place.round & 1;
-    const struct slot_version *v = &l->slot.version[which];
-    return v->parked != v->arrived || l->kept[which].ready > now;
+    u64 arrived = device_arrived(m, t);
+    return arrived && (l->slot.version[which].parked != arrived || l->kept[which].ready > now);
 }
 
 /* Something more comes to a turn that has no end.  False when a handler fails. */
@@ -961,22 +980,20 @@ void device_enter(struct member *m, struct turn *t, u32 child, const struct mess
 
 static bool of_turn(const struct inbound *i, const void *work)
 {
-    const struct arrival *a = (const struct arrival *)i;
     const struct work *w = work;
-    return a->member == w->member && place_same(a->place, w->turn->place);
+    return place_same(queued_of(i)->place, w->turn->place);
 }
 
 /* What waits to be moved in for a turn is there.  False when a handler fails. */
 static bool enter_all(struct work *w)
 {
-    struct device *d = w->device;
-    struct inbound *i = inbound_withdraw(&d->sched.inbound[cluster_of(w)], of_turn, w), *behind;
     bool good = true;
-    for (; i; i = behind) {
-        struct arrival *a = (struct arrival *)i;
-        behind = i->behind;
-        good = good && enter(w, a->child, &a->in);
-        arrival_free(d, a);
+    for (u32 c = 0; c < w->member->children; c++) {
+        struct inbound *i = inbound_withdraw(&w->member->child[c].waiting, of_turn, w);
+        if (!i)
+            continue;
+        good = good && enter(w, c, &queued_of(i)->in);
+        queued_free(w->device, queued_of(i));
     }
     return good;
 }

@@ -19,6 +19,7 @@ struct child {
     u32 workers; /* that send through it */
     u32 first; /* the lowest of them */
     struct member *member; /* the child device's; NULL: a host */
+    struct inbound *waiting; /* what it has sent, for a DMA engine */
 };
 
 /* What is kept of one version of a slot. */
@@ -28,7 +29,7 @@ struct kept {
     u32 moved_bytes;
     u32 merged; /* workers whose elements are in the accumulator */
     u32 core; /* that had the last handler call */
-    u64 ready; /* virtual time at which it is over */
+    u64 ready; /* virtual time at which it is over; where payloads are moved on, the DMA */
     u64 record; /* number in the trace of the turn's beginning, then of the last handler call */
 };
 
@@ -39,33 +40,39 @@ struct parked {
     u64 record; /* number in the trace of the frame that brought it */
 };
 
-/* A child's payload that waits to be moved to where it is parked. */
-struct arrival {
-    struct inbound inbound; /* the first: device.c finds the one by the other */
-    struct arrival *next; /* while free */
+/* One that waits to be moved to where it is parked. */
+struct queued {
+    struct inbound inbound;
+    struct queued *next; /* while free */
     struct member *member;
     struct place place;
     u32 child;
     struct parked in;
     struct path path; /* the way to its being parsed */
 };
+_Static_assert(offsetof(struct queued, inbound) == 0, "it is found by what waits");
 
-/* Those that are free; there is one for each frame that comes. */
-struct arrivals {
-    struct arrival *free;
-};
-
-static inline void arrival_give(struct arrivals *pool, struct arrival *a)
+static inline struct queued *queued_of(const struct inbound *i)
 {
-    a->next = pool->free;
-    pool->free = a;
+    return (struct queued *)i;
 }
 
-static inline struct arrival *arrival_take(struct arrivals *pool)
+/* Those that are free; there is one for each frame that comes. */
+struct queued_pool {
+    struct queued *free;
+};
+
+static inline void queued_give(struct queued_pool *pool, struct queued *q)
 {
-    struct arrival *a = pool->free;
-    pool->free = a->next;
-    return a;
+    q->next = pool->free;
+    pool->free = q;
+}
+
+static inline struct queued *queued_take(struct queued_pool *pool)
+{
+    struct queued *q = pool->free;
+    pool->free = q->next;
+    return q;
 }
 
 struct lane {
@@ -108,7 +115,7 @@ struct device {
     nicemu_device_config config;
     struct outlet *outlet;
     struct buffers *buffers;
-    struct arrivals *arrivals;
+    struct queued_pool *queued;
     struct member *member[MAX_GROUPS];
     struct shared_core core[MAX_HARTS];
     struct sched sched;
@@ -135,8 +142,8 @@ void device_restart(struct member *m, u32 first);
 enum verdict device_receive(struct device *d, const struct packet *p, const struct frame *f,
                             u64 now);
 
-/* It is time to see what waits for a DMA engine. */
-void device_go_on(struct device *d, u32 cluster, u64 now);
+/* The DMA engine may be idle: see what waits for it. */
+void device_dma_idle(struct device *d, u32 cluster, u64 now);
 
 /* Is the device at work on what it has of a turn, or will it be? */
 bool device_at_work(const struct member *m, const struct turn *t, u64 now);

@@ -23,7 +23,7 @@ static u64 hash_lane(u64 h, const struct lane *lane, u32 slots)
         const struct slot_version *v = &lane->slot.version[i];
         const struct kept *k = &lane->kept[i];
         u64 fields[] = {v->round,   v->state,  v->key.seq, v->key.chunk,
-                        v->arrived, v->merged, k->merged};
+                        v->arrived, v->parked, v->merged,  k->merged};
         h = hash_message(hash_message(hash(h, fields, sizeof fields), &k->up), &k->down);
         h = k->moved ? hash(h, k->moved->bytes, k->moved_bytes) : h;
     }

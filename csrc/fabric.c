@@ -69,21 +69,24 @@ static bool more_transits(struct nicemu_fabric *f)
     return t;
 }
 
-/* Room for a payload to wait in. */
-static bool more_arrivals(struct nicemu_fabric *f)
+static bool more_queued(struct nicemu_fabric *f)
 {
-    struct arrival *a = fabric_slab(f, PIECES * sizeof *a);
-    for (u32 i = 0; a && i < PIECES; i++)
-        arrival_give(&f->arrivals, &a[i]);
-    return a;
+    struct queued *p = fabric_slab(f, PIECES * sizeof *p);
+    for (u32 i = 0; p && i < PIECES; i++)
+        queued_give(&f->queued, &p[i]);
+    return p;
 }
 
 enum { PCAP_RECORD = 16, RECORD_MOST = PCAP_RECORD + HEAD_BYTES + MAX_MTU + 3 + ICRC_BYTES };
 
+/* Events that one brings about beside frames: of a timer, a suspected plane, an end, a queue; and
+ * both of a link's going down. */
+enum { EVENT_ADDS = 6 };
+
 bool fabric_reserve(struct nicemu_fabric *f, u64 sends)
 {
-    u64 most = 2 * sends + 5; /* a frame may be duplicated, and each copy corrupted */
-    if (!fabric_reserve_buffers(f, most + sends) || (!f->arrivals.free && !more_arrivals(f)))
+    u64 most = 2 * sends + EVENT_ADDS; /* a frame may be duplicated, and each copy corrupted */
+    if (!fabric_reserve_buffers(f, most + sends) || (!f->queued.free && !more_queued(f)))
         return false;
     while (f->n_free < most)
         if (!more_transits(f))
@@ -262,7 +265,7 @@ static void send(void *fabric, u32 direction, struct message *m, u64 at)
 static void wake(void *fabric, struct device *d, u32 cluster, u64 at)
 {
     struct nicemu_fabric *f = fabric;
-    clock_add(&f->clock, at, EVENT_GO_ON, cluster, d);
+    clock_add(&f->clock, at, EVENT_DMA_IDLE, cluster, d);
 }
 
 /* A frame reaches a node: everything that becomes of it. */
@@ -439,7 +442,7 @@ int nicemu_fabric_add_device(nicemu_fabric *f, const nicemu_device_config *confi
         device->config = *config;
         device->outlet = &f->outlet;
         device->buffers = &f->buffers;
-        device->arrivals = &f->arrivals;
+        device->queued = &f->queued;
     }
     if (!node || !device || !device_open(device)) {
         int code = node && device ? NICEMU_EFAULT : NICEMU_ENOMEM;
@@ -564,11 +567,11 @@ static bool handle(struct nicemu_fabric *f, const struct event *e)
     case EVENT_DEPART:
         depart(f, e->what);
         return true;
-    case EVENT_GO_ON:
-        device_go_on(e->what, e->which, f->clock.now);
+    case EVENT_DMA_IDLE:
+        device_dma_idle(e->what, e->which, f->clock.now);
         return true;
-    case EVENT_OWN_GOES_ON:
-        return relay_next(f, e->which);
+    case EVENT_OWN_DMA_IDLE:
+        return relay_dma_idle(f, e->which);
     case EVENT_LEAVES:
     case EVENT_ARRIVES:
     case EVENT_TAKEN:

@@ -64,7 +64,7 @@ struct nicemu_fabric {
     struct clock clock;
     u64 events, under_way;
     struct buffers buffers;
-    struct arrivals arrivals;
+    struct queued_pool queued;
     struct transit *free;
     u32 n_free;
     struct slab *slabs;
@@ -92,7 +92,7 @@ struct nicemu_fabric {
 enum event_kind {
     EVENT_FRAME,
     EVENT_DEPART,
-    EVENT_GO_ON, /* a device's DMA engine is idle */
+    EVENT_DMA_IDLE, /* a device's engine, and a payload waits */
     EVENT_TIMER,
     EVENT_DOWN,
     EVENT_UP,
@@ -104,7 +104,7 @@ enum event_kind {
     EVENT_ARRIVES,
     EVENT_TAKEN,
     EVENT_MERGED,
-    EVENT_OWN_GOES_ON, /* a DMA engine of a host's own NIC is idle */
+    EVENT_OWN_DMA_IDLE, /* of a host's own NIC, likewise */
     EVENT_RELAYED /* the hosts know that a relay is done */
 };
 
@@ -145,7 +145,7 @@ void relay_free(struct nicemu_fabric *f, struct relay *r);
 /* An event of one of its frames; false when the host has no memory left. */
 bool relay_go_on(struct nicemu_fabric *f, enum event_kind kind, struct trip *t);
 /* It is time to see what waits for the DMA engines of a host's own NIC; false likewise. */
-bool relay_next(struct nicemu_fabric *f, u32 host);
+bool relay_dma_idle(struct nicemu_fabric *f, u32 host);
 /* Add the frames of all relays, and those that are not merged or stored yet. */
 void relay_progress(const struct nicemu_fabric *f, u64 *frames, u64 *left);
 /* All is merged and stored, and that is known. */

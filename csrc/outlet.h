@@ -34,7 +34,7 @@ struct outlet {
     struct trace trace;
     /* Send over a direction of a link, not before virtual time `at`. */
     void (*send)(void *fabric, u32 direction, struct message *m, u64 at);
-    /* Call device_go_on at virtual time `at`. */
+    /* Call device_dma_idle at virtual time `at`. */
     void (*wake)(void *fabric, struct device *d, u32 cluster, u64 at);
     /* A worker has stored the result of its turn. */
     void (*stored)(void *fabric, struct worker *w, struct turn *t, struct buffer *result);

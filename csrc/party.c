@@ -71,8 +71,10 @@ static struct member *grow_tree(struct nicemu_fabric *f, struct party *p, u32 no
         if (!at[below].workers)
             continue;
         u32 c = m->children++;
-        m->child[c] =
-            (struct child){below, here->down[i], at[below].workers, at[below].first, NULL};
+        m->child[c] = (struct child){.node = below,
+                                     .direction = here->down[i],
+                                     .workers = at[below].workers,
+                                     .first = at[below].first};
         if (f->node[below]->host) {
             struct worker *w = &p->worker[at[below].first];
             w->as_child[plane] = c;

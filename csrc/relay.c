@@ -18,6 +18,7 @@ struct message_state {
     u32 followers; /* index of the first */
     u32 awaits; /* messages with frames that it waits for before it leaves, that brought none yet */
     bool begun; /* a frame is merged or stored */
+    struct inbound *waiting; /* its frames, for a DMA engine at its end */
     u64 posted; /* virtual time from which its frames may leave, once it awaits none */
 };
 
@@ -46,7 +47,7 @@ struct relay {
 
 /* A frame under way, or in a NIC. */
 struct trip {
-    struct inbound inbound; /* the first: the trip is found by what waits */
+    struct inbound inbound; /* while it waits for a DMA engine */
     struct trip *next; /* while free */
     struct relay *relay;
     u32 message, frame; /* frame of the message */
@@ -56,6 +57,13 @@ struct trip {
     struct path path;
     u64 record; /* number in the trace of what made it, of its last link, or of its handlers */
 };
+
+_Static_assert(offsetof(struct trip, inbound) == 0, "a trip is found by what waits");
+
+static struct trip *trip_of(struct inbound *i)
+{
+    return (struct trip *)i;
+}
 
 /* ---- memory ----------------------------------------------------------------------------- */
 
@@ -83,9 +91,7 @@ static struct trip *trip_new(struct nicemu_fabric *f, struct relay *r, u32 messa
         return NULL;
     f->trips = t->next;
     r->trips++;
-    t->relay = r;
-    t->message = message;
-    t->frame = frame;
+    *t = (struct trip){.relay = r, .message = message, .frame = frame, .direction = NOWHERE};
     return t;
 }
 
@@ -105,18 +111,18 @@ void relay_free(struct nicemu_fabric *f, struct relay *r)
     free(r);
 }
 
-static bool add_for(struct nicemu_fabric *f, u64 at, enum event_kind kind, u32 node, void *what)
+static bool add_for(struct nicemu_fabric *f, u64 at, enum event_kind kind, u32 which, void *what)
 {
     struct clock *c = &f->clock;
     if (!fabric_grow((void **)&c->heap, &c->heap_room, c->heap_n + 1, sizeof *c->heap))
         return false;
-    clock_add(c, at, kind, node, what);
+    clock_add(c, at, kind, which, what);
     return true;
 }
 
 static bool add(struct nicemu_fabric *f, u64 at, enum event_kind kind, struct trip *t)
 {
-    return add_for(f, at, kind, t->at, t);
+    return add_for(f, at, kind, 0, t);
 }
 
 /* ---- the way of a frame ----------------------------------------------------------------- */
@@ -268,11 +274,9 @@ static bool leave(struct nicemu_fabric *f, struct relay *r, u32 message, u32 fra
     u64 ready = f->clock.now + egress;
     t->path = *way;
     t->record = record;
-    t->engine = 0;
     t->at = m->what.from;
     path_until(&t->path, STAGE_DEVICE, ready);
     path_until(&t->path, STAGE_SOFTWARE, m->posted);
-    t->direction = NOWHERE;
     if (m->what.from == m->what.to)
         return add(f, later(ready, m->posted), EVENT_ARRIVES, t);
     return depart_at(f, t, later(ready, m->posted));
@@ -403,16 +407,15 @@ static bool merged(struct nicemu_fabric *f, struct trip *t)
     return done(f, r, message, frame, &way, record);
 }
 
-/* A DMA engine of the host's own NIC has nothing before it: it takes the frame in, with what that
- * is to be merged with. */
-static bool move_in(struct nicemu_fabric *f, struct trip *t, u32 engine)
+/* A DMA engine of the host's own NIC takes the frame in from `start` on, with what that is to be
+ * merged with. */
+static bool move_in(struct nicemu_fabric *f, struct trip *t, u32 engine, u64 start)
 {
     const struct message_state *m = message_of(t);
     /* frames have no place: each is taken to lie where the calls that `beats` are of had theirs, at
      * the beginning of a scratchpad */
     u64 bytes = (u64)count_of(m, t->frame) * m->what.taken;
-    struct period dma =
-        sched_move_in(&f->own[t->at], engine, 0, bytes, t->inbound.ready, f->clock.now);
+    struct period dma = sched_move_in(&f->own[t->at], engine, 0, bytes, start, f->clock.now);
     t->engine = engine;
     path_until(&t->path, STAGE_QUEUE, dma.start);
     path_until(&t->path, STAGE_DMA, dma.end);
@@ -420,16 +423,11 @@ static bool move_in(struct nicemu_fabric *f, struct trip *t, u32 engine)
     return add(f, dma.end, EVENT_TAKEN, t);
 }
 
-/* See to it that what waits there goes on: when an engine is idle, and a frame is parsed. */
+/* See to it that what waits there goes on. */
 static bool wake(struct nicemu_fabric *f, u32 host)
 {
-    struct sched *own = &f->own[host];
-    struct inbounds *q = &own->inbound[0];
-    if (!q->first || q->woken)
-        return true;
-    q->woken = true;
-    u64 now = f->clock.now, idle = later(own->dma_free[sched_engine(own, now)], now);
-    return add_for(f, later(idle, q->first->ready), EVENT_OWN_GOES_ON, host, NULL);
+    u64 at = sched_wake(&f->own[host], 0, f->clock.now);
+    return at == NEVER || add_for(f, at, EVENT_OWN_DMA_IDLE, host, NULL);
 }
 
 /* A host has it. */
@@ -439,12 +437,12 @@ static bool reached(struct nicemu_fabric *f, struct trip *t)
         return taken(f, t);
     struct sched *own = &f->own[t->at];
     u64 parsed = f->clock.now + f->config.hosts.parse;
-    t->inbound =
-        (struct inbound){.sender = t->relay->number, .message = t->message, .ready = parsed};
     path_until(&t->path, STAGE_DEVICE, parsed);
-    u32 engine = sched_engine(own, parsed);
-    if (!own->inbound[0].first && own->dma_free[engine] <= parsed)
-        return move_in(f, t, engine);
+    u32 engine = sched_engine(own, 0, parsed);
+    if (engine != NO_ENGINE)
+        return move_in(f, t, engine, parsed);
+    t->inbound =
+        (struct inbound){.sender = &message_of(t)->waiting, .message = t->message, .ready = parsed};
     inbound_add(&own->inbound[0], &t->inbound);
     return wake(f, t->at);
 }
@@ -485,14 +483,21 @@ static void free_failed(struct nicemu_fabric *f, struct relay *r)
         relay_free(f, r);
 }
 
+/* A frame of one that has failed is not wanted any more. */
+static void drop(struct nicemu_fabric *f, struct trip *t)
+{
+    struct relay *r = t->relay;
+    trip_free(f, t);
+    free_failed(f, r);
+}
+
 bool relay_go_on(struct nicemu_fabric *f, enum event_kind kind, struct trip *t)
 {
     struct relay *r = t->relay;
     if (kind == EVENT_ARRIVES)
         land(f, t);
     if (r->failed) {
-        trip_free(f, t);
-        free_failed(f, r);
+        drop(f, t);
         return true;
     }
     bool good = kind == EVENT_ARRIVES  ? go_on(f, t)
@@ -503,21 +508,15 @@ bool relay_go_on(struct nicemu_fabric *f, enum event_kind kind, struct trip *t)
     return good;
 }
 
-bool relay_next(struct nicemu_fabric *f, u32 host)
+bool relay_dma_idle(struct nicemu_fabric *f, u32 host)
 {
-    struct sched *own = &f->own[host];
-    u64 now = f->clock.now;
-    u32 engine = sched_engine(own, now);
-    own->inbound[0].woken = false;
-    struct inbound *i = own->dma_free[engine] <= now ? inbound_next(&own->inbound[0], now) : NULL;
-    struct trip *t = (struct trip *)i;
-    struct relay *r = t ? t->relay : NULL;
-    if (t && r->failed) {
-        trip_free(f, t);
-        free_failed(f, r);
-    } else if (t && !move_in(f, t, engine)) {
+    u32 engine;
+    struct inbound *next = sched_next(&f->own[host], 0, f->clock.now, &engine);
+    struct trip *t = next ? trip_of(next) : NULL;
+    if (t && t->relay->failed)
+        drop(f, t);
+    else if (t && !move_in(f, t, engine, f->clock.now))
         return false;
-    }
     return wake(f, host);
 }
 
@@ -660,13 +659,20 @@ static struct relay *relay_new(struct nicemu_fabric *f, const nicemu_relay *what
     return r;
 }
 
+static struct sched own_nic(const struct nicemu_fabric *f)
+{
+    struct sched s = {.costs = f->config.hosts, .cores = f->config.host_cores};
+    s.engines = sched_cluster(&s, s.cores - 1) + 1;
+    return s;
+}
+
 static bool grow_own(struct nicemu_fabric *f)
 {
     u32 need = f->nodes + 1;
     if (!fabric_grow((void **)&f->own, &f->own_room, need, sizeof *f->own))
         return false;
     for (; f->own_n < need; f->own_n++)
-        f->own[f->own_n] = (struct sched){.costs = f->config.hosts, .cores = f->config.host_cores};
+        f->own[f->own_n] = own_nic(f);
     return true;
 }
 

@@ -11,9 +11,40 @@ static u32 first_free(const u64 *free_at, u32 n, u64 at)
     return best;
 }
 
-u32 sched_engine(const struct sched *s, u64 at)
+/* The first DMA engine of a queue that is idle at that time, or will be. */
+static u32 engine_of(const struct sched *s, u32 queue, u64 at)
 {
-    return first_free(s->dma_free, sched_cluster(s, s->cores - 1) + 1, at);
+    u32 first = queue * s->engines;
+    return first + first_free(s->dma_free + first, s->engines, at);
+}
+
+u32 sched_engine(const struct sched *s, u32 queue, u64 at)
+{
+    const struct inbound *first = s->inbound[queue].first;
+    u32 engine = engine_of(s, queue, at);
+    return s->dma_free[engine] > at || (first && first->ready <= at) ? NO_ENGINE : engine;
+}
+
+u64 sched_wake(struct sched *s, u32 queue, u64 now)
+{
+    struct inbound_queue *q = &s->inbound[queue];
+    if (!q->first)
+        return NEVER;
+    u64 idle = later(s->dma_free[engine_of(s, queue, now)], now);
+    u64 at = later(idle, q->first->ready);
+    if (q->wake && q->wake <= at)
+        return NEVER;
+    return q->wake = at;
+}
+
+struct inbound *sched_next(struct sched *s, u32 queue, u64 now, u32 *engine)
+{
+    struct inbound_queue *q = &s->inbound[queue];
+    if (q->wake != now) /* somebody who was ready earlier came meanwhile */
+        return NULL;
+    q->wake = 0;
+    *engine = engine_of(s, queue, now);
+    return s->dma_free[*engine] > now ? NULL : inbound_next(q, now);
 }
 
 u32 sched_core(const struct sched *s, u32 cluster, u64 at)
@@ -33,17 +64,18 @@ void sched_begin(struct sched *s, u64 now)
     s->phase = s->costs.cycle ? now % s->costs.cycle : 0;
 }
 
-struct period sched_move_in(struct sched *s, u32 cluster, u64 address, u64 bytes, u64 at, u64 now)
+struct period sched_move_in(struct sched *s, u32 cluster, u64 address, u64 bytes, u64 start,
+                            u64 now)
 {
     struct booking *banks = &s->banks[cluster];
-    u64 *idle = &s->dma_free[cluster], start = later(*idle, at);
-    *idle = start + bytes * s->costs.dma_byte / FEMTOSECONDS;
+    u64 end = start + bytes * s->costs.dma_byte / FEMTOSECONDS;
+    s->dma_free[cluster] = end;
     if (s->costs.banks.banks) {
         booking_forget(banks, cycle_of(s, now));
         booking_move(banks, &s->costs.banks, cycle_of(s, start), address, bytes);
         s->starved |= banks->starved;
     }
-    return (struct period){start, *idle};
+    return (struct period){start, end};
 }
 
 void sched_move_out(struct sched *s, u32 cluster, u64 address, u64 bytes, u64 at)

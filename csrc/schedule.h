@@ -14,10 +14,11 @@
 struct sched {
     nicemu_costs costs;
     u32 cores;
+    u32 engines; /* DMA engines of a queue: a device's clusters have one each, with a queue of its
+                    own; a host's own NIC has one queue for all of them */
     u64 phase; /* time at which cycle 0 begins */
     u64 core_free[MAX_HARTS], dma_free[MAX_HARTS]; /* times from which they are idle */
-    struct inbounds inbound[MAX_HARTS]; /* what waits for a DMA engine; a host's own NIC has one
-                                           queue for all of them */
+    struct inbound_queue inbound[MAX_HARTS];
     struct booking banks[MAX_HARTS]; /* of each cluster */
     bool starved; /* the host had no memory for what has been handed out */
 };
@@ -32,26 +33,30 @@ static inline u32 sched_cluster(const struct sched *s, u32 core)
     return s->costs.cluster ? core / s->costs.cluster : 0;
 }
 
-/* May what is parsed at that time be moved at once: is the cluster's DMA engine idle then, and does
- * nobody wait for it? */
-static inline bool sched_idle(const struct sched *s, u32 cluster, u64 at)
-{
-    return !s->inbound[cluster].first && s->dma_free[cluster] <= at;
-}
-
-/* The first DMA engine that is idle at that time, or will be; likewise of the cores of a cluster.
- */
-u32 sched_engine(const struct sched *s, u64 at);
+/* The core of a cluster that takes something at that time: the first that is idle, or will be. */
 u32 sched_core(const struct sched *s, u32 cluster, u64 at);
+
+#define NO_ENGINE (~0u)
+#define NEVER (~0ull)
+
+/* The engine that moves at once what is parsed at that time; NO_ENGINE: it waits, since the engines
+ * of that queue are busy then, or others are ready. */
+u32 sched_engine(const struct sched *s, u32 queue, u64 at);
+/* When somebody is to ask for sched_next, and will not already; NEVER: there is no need. */
+u64 sched_wake(struct sched *s, u32 queue, u64 now);
+/* What waits no longer, and the engine that moves it now; NULL: none is idle, or nobody ready. */
+struct inbound *sched_next(struct sched *s, u32 queue, u64 now, u32 *engine);
 
 /* Nothing is under way: cycles begin `now`, so that what follows takes the same time whenever it is
  * begun. */
 void sched_begin(struct sched *s, u64 now);
 
-/* A payload is to be moved to that address of a cluster's scratchpad, not before `at`; it is `now`:
- * from when until when it is. */
-struct period sched_move_in(struct sched *s, u32 cluster, u64 address, u64 bytes, u64 at, u64 now);
-/* What was ready at `at` is moved from there in the last cycles of the way out. */
+/* A payload is moved to that address of a cluster's scratchpad from `start` on, when its engine is
+ * idle; it is `now`: from when until when. */
+struct period sched_move_in(struct sched *s, u32 cluster, u64 address, u64 bytes, u64 start,
+                            u64 now);
+/* What was ready at `at` is moved from there in the last cycles of the way out: that takes banks,
+ * and no time of the engine. */
 void sched_move_out(struct sched *s, u32 cluster, u64 address, u64 bytes, u64 at);
 
 /* A handler that takes the time `alone` when nobody is in its way, and asks for those banks then,

@@ -24,7 +24,9 @@ struct slot_version {
     u32 round; /* the full number; its parity says which version */
     enum slot_state state;
     struct slot_key key;
-    u64 arrived, parked, merged; /* bit c: child c; parked: its payload is in the scratchpad */
+    /* bit c: child c; parked: its payload is in the scratchpad.  merged is part of parked, parked
+     * of arrived, arrived of those expected. */
+    u64 arrived, parked, merged;
 };
 
 struct slot {

@@ -231,6 +231,18 @@ def test_sums_are_no_faster_than_the_unit_adds() -> None:
         replace(row, terms={name: 0.5 * cycles for name, cycles in row.terms.items()})
 
 
+def test_what_does_not_narrow_is_not_counted_twice() -> None:
+    """vfnmadd is as wide as vfmadd: neither takes more bits than the unit has."""
+    sums = []
+    for sign in ("", "-"):
+        source = "float merge(float a, float b) { float x = a; "
+        source += f"for (int i = 0; i < 24; i++) x = fmaf({sign}b, x, x); return x; }}"
+        op = nicemu.reduce_op.c(source, name="passes", element="float32")
+        rows = op_rates([(op.image(), CARD, 1024)]).rows
+        sums.append(next(row.float_bits for row in rows if row.entry == "acc"))
+    assert sums[0] == sums[1]
+
+
 def idle() -> nicemu.KernelImage:
     """An op that has done with a packet before it could have been read."""
     image = scalar_sum("float16")

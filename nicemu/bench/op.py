@@ -420,7 +420,9 @@ def _operands(
             assert insn is not None  # it has been executed
             unit = UNITS.get(insn.cls)
             moves = insn.name.startswith(("vfmv", "vmv")) or not insn.operands.startswith("vd")
-            wide = 2 if insn.name.startswith(("vfw", "vw", "vfn", "vn")) else 1
+            widens = insn.name.startswith(("vfw", "vw"))
+            narrows = insn.name.rsplit(".")[-1].startswith("w")  # vnsrl.wi, vfncvt.f.f.w
+            wide = 2 if widens or narrows else 1
             rows[one.word] = None if unit is None or moves else (unit, wide)
         if one.bits and (row := rows[one.word]) is not None:
             bits[row[0]] += row[1] * one.bits

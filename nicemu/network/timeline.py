@@ -4,7 +4,7 @@ https://ui.perfetto.dev and chrome://tracing show.
 Owns: the file format, and which track, slice and arrow a record of the C core becomes.  What a
 record says is records.py's; who asks for a timeline, fabric's.
 
-Every track belongs to the process of a node: its links to its parents, the DMA engine and the cores
+Every track belongs to the process of a node: its links to its parents, DMA engines and cores
 of its NIC, and a device's slots, or the lanes of a worker, in which a chunk waits for its result.
 A copy of a frame is a flow: from what made it, over the link, into what took its payload.  A
 process of its own has the critical path of each collective.
