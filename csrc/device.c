@@ -783,6 +783,17 @@ static u64 place_free(const struct member *m, struct place p)
     return shared ? m->lane[p.lane].kept[p.round & 1].ready : 0;
 }
 
+/* Is it a payload's turn when it has been parsed, at `at`? */
+static bool has_turn(const struct work *w, u32 child, u64 at)
+{
+    const struct sched *s = &w->device->sched;
+    u32 cluster = cluster_of(w);
+    return sched_engine(s, cluster, at) != NO_ENGINE &&
+           place_free(w->member, w->turn->place) <= at &&
+           !inbound_find(&s->inbound[cluster], &w->member->child[child].waiting,
+                         w->turn->exchange->seq);
+}
+
 /* The DMA engine moves a child's payload to the scratchpad of the lane's core from `start` on, and
  * what can be done then is done. */
 static void move_in(struct work *w, u32 child, const struct parked *in, u64 start)
@@ -834,27 +845,27 @@ static void queue_up(struct work *w, u32 child, const struct parked *in, u64 at)
     wake(d, cluster_of(w), w->now);
 }
 
-/* Messages whose turn it would be, but for the place of their payload, wait for that. */
-static void hold(struct inbound_queue *q, u64 now)
+/* Whose turn it is; messages for whose payload there is no place yet wait for that. */
+static struct queued *next_queued(struct inbound_queue *queue, u64 now)
 {
-    for (const struct inbound *i; (i = q->first) && i->ready <= now;) {
+    for (const struct inbound *i; (i = queue->first) && i->ready <= now;) {
         u64 free = place_free(queued_of(i)->member, queued_of(i)->place);
         if (free <= now)
-            return;
-        inbound_hold(q, free);
+            return queued_of(inbound_next(queue, now));
+        inbound_hold(queue, free);
     }
+    return NULL;
 }
 
 void device_dma_idle(struct device *d, u32 cluster, u64 now)
 {
     u32 engine;
-    hold(&d->sched.inbound[cluster], now);
-    struct inbound *next = sched_next(&d->sched, cluster, now, &engine);
-    if (next) {
-        struct queued *q = queued_of(next);
-        const struct member *m = q->member;
-        struct turn *t = group_find(m->group, m->plane, q->place);
-        if (t && !m->group->failed) { /* else its plane has died, or its collective ended */
+    bool awake = sched_awake(&d->sched, cluster, now, &engine);
+    struct queued *q = awake ? next_queued(&d->sched.inbound[cluster], now) : NULL;
+    if (q) {
+        struct group *g = q->member->group;
+        struct turn *t = group_find(g, q->member->plane, q->place);
+        if (t && !g->failed) { /* else its plane has died, or its collective ended */
             struct work w = work_of(q->member, t, now);
             d->outlet->path = q->path;
             move_in(&w, q->child, &q->in, now);
@@ -896,7 +907,7 @@ static enum verdict receive_up(struct device *d, struct member *m, const struct 
     take(&w, p->child);
     struct parked in = {{f->payload, f->payload_bytes}, f->owner, d->outlet->trace.frame};
     u64 at = parsed(d, now);
-    if (place_free(m, t->place) <= at && sched_engine(&d->sched, cluster_of(&w), at) != NO_ENGINE)
+    if (has_turn(&w, p->child, at))
         move_in(&w, p->child, &in, at);
     else
         queue_up(&w, p->child, &in, at);

@@ -29,11 +29,18 @@ static struct inbound **entry_of(struct inbound *first)
     return at;
 }
 
+struct inbound *inbound_find(const struct inbound_queue *q, struct inbound *const *sender,
+                             u32 message)
+{
+    struct inbound *first = *sender;
+    while (first && (first->message != message || first->queue != q))
+        first = first->sibling;
+    return first;
+}
+
 void inbound_add(struct inbound_queue *q, struct inbound *i)
 {
-    struct inbound *first = *i->sender;
-    while (first && (first->message != i->message || first->queue != q))
-        first = first->sibling;
+    struct inbound *first = inbound_find(q, i->sender, i->message);
     i->queue = q;
     i->behind = NULL;
     if (first) {

@@ -28,6 +28,9 @@ struct inbound_queue {
     u64 wake; /* virtual time at which somebody will see whose turn it is; 0: nobody will */
 };
 
+/* The first payload of a sender's message that waits there; NULL: none does. */
+struct inbound *inbound_find(const struct inbound_queue *q, struct inbound *const *sender,
+                             u32 message);
 /* It waits, behind the others of its message; sender, message and ready are set. */
 void inbound_add(struct inbound_queue *q, struct inbound *i);
 /* Whose turn it is, which waits no longer; NULL: nobody is ready. */

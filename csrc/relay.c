@@ -511,7 +511,9 @@ bool relay_go_on(struct nicemu_fabric *f, enum event_kind kind, struct trip *t)
 bool relay_dma_idle(struct nicemu_fabric *f, u32 host)
 {
     u32 engine;
-    struct inbound *next = sched_next(&f->own[host], 0, f->clock.now, &engine);
+    struct sched *own = &f->own[host];
+    bool awake = sched_awake(own, 0, f->clock.now, &engine);
+    struct inbound *next = awake ? inbound_next(&own->inbound[0], f->clock.now) : NULL;
     struct trip *t = next ? trip_of(next) : NULL;
     if (t && t->relay->failed)
         drop(f, t);

@@ -37,14 +37,14 @@ u64 sched_wake(struct sched *s, u32 queue, u64 now)
     return q->wake = at;
 }
 
-struct inbound *sched_next(struct sched *s, u32 queue, u64 now, u32 *engine)
+bool sched_awake(struct sched *s, u32 queue, u64 now, u32 *engine)
 {
     struct inbound_queue *q = &s->inbound[queue];
-    if (q->wake != now) /* somebody who was ready earlier came meanwhile */
-        return NULL;
+    if (q->wake != now) /* there was reason to look earlier */
+        return false;
     q->wake = 0;
     *engine = engine_of(s, queue, now);
-    return s->dma_free[*engine] > now ? NULL : inbound_next(q, now);
+    return s->dma_free[*engine] <= now;
 }
 
 u32 sched_core(const struct sched *s, u32 cluster, u64 at)

@@ -42,10 +42,10 @@ u32 sched_core(const struct sched *s, u32 cluster, u64 at);
 /* The engine that moves at once what is parsed at that time; NO_ENGINE: it waits, since the engines
  * of that queue are busy then, or others are ready. */
 u32 sched_engine(const struct sched *s, u32 queue, u64 at);
-/* When somebody is to ask for sched_next, and will not already; NEVER: there is no need. */
+/* When somebody is to ask whether sched_awake, and will not already; NEVER: there is no need. */
 u64 sched_wake(struct sched *s, u32 queue, u64 now);
-/* What waits no longer, and the engine that moves it now; NULL: none is idle, or nobody ready. */
-struct inbound *sched_next(struct sched *s, u32 queue, u64 now, u32 *engine);
+/* Is it that time, and an engine idle: which?  It moves at once whose turn it is. */
+bool sched_awake(struct sched *s, u32 queue, u64 now, u32 *engine);
 
 /* Nothing is under way: cycles begin `now`, so that what follows takes the same time whenever it is
  * begun. */
