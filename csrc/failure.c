@@ -246,7 +246,11 @@ void party_broke(void *fabric, struct device *d, struct group *g, struct turn *t
                  const struct call_end *end)
 {
     struct nicemu_fabric *f = fabric;
-    nicemu_event news = {
-        .node = d->node, .core = core, .chunk = t->chunk, .stop = end->stop, .status = end->status};
+    nicemu_event news = {.node = d->node,
+                         .core = core,
+                         .cause = t->exchange->seq,
+                         .chunk = t->chunk,
+                         .stop = end->stop,
+                         .status = end->status};
     fail(f, f->party[g->index], &news);
 }

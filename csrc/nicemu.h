@@ -486,7 +486,8 @@ typedef struct {
     uint32_t record; /* LEVEL: which device */
     uint32_t node; /* FAILED by a handler: the device; of a relay: the host whose frame a link that
                       is down has cut off; else 0 */
-    uint32_t core, chunk; /* FAILED by a handler */
+    uint32_t core, cause, chunk; /* FAILED by a handler: of the collective with the seq `cause`,
+                                    which all in flight end with */
     uint32_t missing; /* FAILED: workers whose elements did not reach the root */
     uint32_t waiting; /* FAILED: workers that did not get a result which is there */
     uint64_t status; /* FAILED by a handler that returned it */

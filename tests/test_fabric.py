@@ -436,6 +436,26 @@ def test_a_failing_handler_ends_its_group_and_no_other() -> None:
         third.start(Exchange(status, inputs, [None] * 3)).wait()
 
 
+@pytest.mark.parametrize("failing", [0, 1, 2])
+def test_all_collectives_of_a_group_end_with_the_handler_that_failed(failing: int) -> None:
+    """Be it before or behind them in the group, and though bytes that are moved have no handler."""
+    fabric = Fabric(3, "star")
+    inputs = streams(3, 50, "float32")
+    status = made(finish=[0x4505, 0x8082])  # li a0, 1; ret
+    exchanges = [
+        Exchange(None, inputs, [np.zeros(150, np.float32) for _ in range(3)]),
+        Exchange(kernel("max", "float32"), inputs, [None] * 3),
+    ]
+    exchanges.insert(failing, Exchange(status, inputs, [None] * 3))
+    with fabric.group(window=1) as group:
+        tickets = [group.start(exchange) for exchange in exchanges]
+        for ticket in tickets[failing:]:
+            with pytest.raises(CollectiveError, match=f"core 0: {status.op} returned status 1"):
+                ticket.wait()
+        for ticket in tickets[:failing]:  # all had a turn before it
+            ticket.wait()
+
+
 # ---- the death of a worker -----------------------------------------------------------------------
 
 

@@ -851,8 +851,11 @@ class Fabric:
             fault = _core.stop_of(news.core, news.stop).fault()  # which names the core
             if fault is not None:
                 return CollectiveError(f"{where}: {fault}", fault=fault)
-            image = ticket.exchange.image
-            assert image is not None  # handlers run for reductions only
+            cause = self._tickets.get((news.group, news.cause))
+            if cause is None:  # it has been told
+                return CollectiveError(str(ticket._group._failed))
+            assert isinstance(cause, Ticket) and cause.exchange.image is not None
+            image = cause.exchange.image
             text = f"core {news.core}: {image.op} {image.status_text(news.status)}"
             return CollectiveError(f"{where}: {text}")
         ranks = tuple(
