@@ -34,7 +34,7 @@ LONGEST = 60.0
 #: Payloads wait for the DMA engine: while they do, links go down and groups end.
 SLOW: dict[str, Any] = {
     "time": "packet",
-    "machine": replace(MACHINES["card"], name="slow", dma_bytes=1),
+    "machine": replace(MACHINES["card"], name="slow", dma_bytes=1, frequency=10**8),
 }
 WAY = 2_000_000  # picoseconds: more than from the end of a link to the DMA engine, with jitter
 MOST_GROUPS = 3
