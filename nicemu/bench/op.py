@@ -324,11 +324,12 @@ class OpRates(Tabled):
 
 def _what(row: OpRate, vlen: bool = True) -> dict[str, tuple[str, str]]:
     """What a row is about: name -> its value, and how that is said of all rows."""
+    bits = row.machine.vlen
     about = {
         "op": (row.op, row.op),
         "element": (row.element, row.element),
         "preset": (row.preset, row.preset),
-        "VLEN": (str(row.machine.vlen), f"VLEN {row.machine.vlen}"),
+        "VLEN": (str(bits), f"VLEN {bits}") if row.machine.timing.word else ("-", "no V"),
         "bytes": (str(row.payload), f"packets of {row.payload} bytes"),
         "entry": (row.entry, ""),
     }

@@ -83,7 +83,13 @@ def insn(
 @click.option(
     "--ports", type=int, multiple=True, default=(1, 4), show_default=True, help="Of the device."
 )
-@click.option("--rate", type=float, default=200, show_default=True, help="Of a port, Gb/s.")
+@click.option(
+    "--rate",
+    type=click.FloatRange(0, min_open=True),
+    default=200,
+    show_default=True,
+    help="Of a port, Gb/s.",
+)
 @click.option("--by-vlen", is_flag=True, help="Print which VLEN keeps up, and no terms.")
 @options.plot
 @options.machine
@@ -141,7 +147,13 @@ def op(
     "--ports", type=int, multiple=True, default=(1, 4), show_default=True, help="Of the device."
 )
 @click.option("--cores", type=int, multiple=True, help="Of the device, else the machine's.")
-@click.option("--rate", type=float, default=200, show_default=True, help="Of a port, Gb/s.")
+@click.option(
+    "--rate",
+    type=click.FloatRange(0, min_open=True),
+    default=200,
+    show_default=True,
+    help="Of a port, Gb/s.",
+)
 @click.option("--packets", type=int, default=1000, show_default=True, help="That each port gets.")
 @click.option("--window", type=int, help="Chunks in flight.  [default: as many as there are slots]")
 @click.option(

@@ -91,7 +91,7 @@ WHERE: tuple[Option, ...] = (
         "--mtu", type=int, default=1024, show_default=True, help="Most payload bytes of a frame."
     ),
     click.option(
-        "--software", type=float, default=0, show_default=True,
+        "--software", type=click.FloatRange(0, 1e6), default=0, show_default=True,
         help="Of a host, to send a message, microseconds.",
     ),
     click.option("--seed", type=int, default=0, show_default=True, help="Of the numbers."),
