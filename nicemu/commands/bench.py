@@ -41,6 +41,12 @@ for command in collectives():
 # ---- the commands --------------------------------------------------------------------------------
 
 
+_rate = click.option(
+    "--rate", type=click.FloatRange(0, min_open=True), default=200, show_default=True,
+    help="Of a port, Gb/s.",
+)  # fmt: skip
+
+
 @bench.command()
 @options.vlen
 @click.option(
@@ -83,13 +89,7 @@ def insn(
 @click.option(
     "--ports", type=int, multiple=True, default=(1, 4), show_default=True, help="Of the device."
 )
-@click.option(
-    "--rate",
-    type=click.FloatRange(0, min_open=True),
-    default=200,
-    show_default=True,
-    help="Of a port, Gb/s.",
-)
+@_rate
 @click.option("--by-vlen", is_flag=True, help="Print which VLEN keeps up, and no terms.")
 @options.plot
 @options.machine
@@ -147,13 +147,7 @@ def op(
     "--ports", type=int, multiple=True, default=(1, 4), show_default=True, help="Of the device."
 )
 @click.option("--cores", type=int, multiple=True, help="Of the device, else the machine's.")
-@click.option(
-    "--rate",
-    type=click.FloatRange(0, min_open=True),
-    default=200,
-    show_default=True,
-    help="Of a port, Gb/s.",
-)
+@_rate
 @click.option("--packets", type=int, default=1000, show_default=True, help="That each port gets.")
 @click.option("--window", type=int, help="Chunks in flight.  [default: as many as there are slots]")
 @click.option(
