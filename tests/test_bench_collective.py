@@ -307,7 +307,7 @@ def test_commands_refuse(tmp_path: Path) -> None:
         (("--window", 0), "window 0"),
         (("--mtu", 100), "mtu 100"),
         (("--seed", -1), "seed -1"),
-        (("--software", -1), "software -1e-06"),
+        (("--software", -1), "'--software': -1.0 is not in the range 0<=x<=1000000.0"),
         (("--plot", "a.gif"), ".png, .svg, .pdf"),
         (("--json", out, "--csv", out), "name two files"),
     ):
