@@ -504,10 +504,9 @@ class Cores:
             if name not in names:
                 raise ArgumentError(f"extension {name!r} is unknown: use {', '.join(names)}")
             bits |= 1 << names.index(name)
-        if not 1 <= harts <= MOST_HARTS:
-            raise ArgumentError(f"cores {harts} (1..{MOST_HARTS}): outside that range")
+        whole("cores", harts, 1, MOST_HARTS)
         if vlen not in VLENS:
-            raise ArgumentError(f"vlen {vlen} (128, 256, 512 or 1024): none of these")
+            raise ArgumentError(f"vlen {vlen} is not supported: use 128, 256, 512 or 1024")
         config = ffi.new(
             "nicemu_config *",
             {

@@ -87,9 +87,10 @@ class Fault:
     elements: int
 
     def __str__(self) -> str:
-        """One line with every field."""
+        """One line with every field that says something."""
+        address = "" if self.cause is None else f" address {self.address:#x},"
         return (
-            f"core {self.core}: {self.name} at pc {self.pc:#x}, address {self.address:#x}, "
+            f"core {self.core}: {self.name} at pc {self.pc:#x},{address} "
             f"after {self.instructions} instructions and {self.elements} elements"
         )
 

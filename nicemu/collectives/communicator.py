@@ -494,9 +494,10 @@ class Communicator:
             raws = ticket.partials().values()
             who = ", ".join(f"rank{worker}" for worker in lost)
             what = "nothing comes from" if error.missing else "the result does not reach"
+            others = len(lost) < len(group.ranks)
+            remedy = "go on in a communicator of the others, or" if others else "go on"
             raise WorkerLostError(
-                f"{call.record.name}: {what} {who}: go on in a communicator of the others, or "
-                "over links that lose less",
+                f"{call.record.name}: {what} {who}: {remedy} over links that lose less",
                 missing=tuple(group.ranks.index(worker) for worker in lost),
                 partials=gather(piece for raw in raws for piece in _pieces(group, raw, begin)),
             ) from error
