@@ -124,16 +124,16 @@ bool device_join(struct member *m)
     return true;
 }
 
-static void park(struct parked *p, const u8 *bytes, u64 n, struct buffer *owner, u64 record)
+static void park(struct parked *p, const struct parked *in)
 {
-    buffer_hold(owner);
+    buffer_hold(in->owner);
     buffer_release(p->owner);
-    *p = (struct parked){{bytes, n}, owner, record};
+    *p = *in;
 }
 
 static void empty(struct parked *p)
 {
-    park(p, NULL, 0, NULL, 0);
+    park(p, &(struct parked){.owner = NULL});
 }
 
 static void forget(struct kept *k)
@@ -752,8 +752,7 @@ static void keep(struct work *w, u32 child, const struct parked *in)
 {
     slot_park(w->version, child);
     if (!w->turn->moved) {
-        park(&w->lane->parked[park_slot(w->member, child)], in->payload.bytes, in->payload.n,
-             in->owner, in->record);
+        park(&w->lane->parked[park_slot(w->member, child)], in);
         return;
     }
     put_taken(w, in->record);

@@ -184,9 +184,9 @@ class ByHand:
             said = self.said(packet)
             assert isinstance(host, Host)
             assert said.turn in waiting[host.node] and said == host.frame(said.turn)
-            self.resends[host.node, said.turn] += 1
-            self.excused[host.node, said.turn] += self.taken_at.get(said.turn) == self.fabric.now
             which = host.node, said.turn
+            self.resends[which] += 1
+            self.excused[which] += self.taken_at.get(said.turn) == self.fabric.now
             assert self.resends[which] - self.excused[which] <= MOST_RESENDS
             senders.add(host.node)
         assert len(senders) <= 1

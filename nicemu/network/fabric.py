@@ -814,6 +814,7 @@ class Fabric:
                 }
             if self._recording:
                 ticket.path = self._path(news.via)
+            if self._timeline is not None:
                 group = f"group {news.group}" if news.group else "by the hosts"
                 self._paths[f"{group}, collective {news.seq}"] = ticket.path or ()
             self._end(ticket, None)
