@@ -775,17 +775,19 @@ static u32 cluster_of(const struct work *w)
 }
 
 /* From when on the place of a payload in the scratchpad is free: where the order is that of arrival
- * a lane has one for all of them, which matters where moving takes time. */
+ * a lane has one for all of them. */
 static u64 place_free(const struct member *m, struct place p)
 {
-    bool shared = m->group->arrival && m->device->config.costs.dma_byte;
-    return shared ? m->lane[p.lane].kept[p.round & 1].ready : 0;
+    return m->group->arrival ? m->lane[p.lane].kept[p.round & 1].ready : 0;
 }
 
-/* Is it a payload's turn when it has been parsed, at `at`? */
+/* Is it a payload's turn when it has been parsed, at `at`?  Nobody waits where moving takes no
+ * time. */
 static bool has_turn(const struct work *w, u32 child, u64 at)
 {
     const struct sched *s = &w->device->sched;
+    if (!s->costs.dma_byte)
+        return true;
     u32 cluster = cluster_of(w);
     return sched_engine(s, cluster, at) != NO_ENGINE &&
            place_free(w->member, w->turn->place) <= at &&
