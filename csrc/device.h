@@ -1,7 +1,7 @@
 /* device.h: a NIC or a switch: what happens to a frame from its receiving to the frames that leave.
- * Owns: the slots of each group with their places in the scratchpads, merging in order on the
- * device's own cores, kept results.  The slot's protocol is slot.c's, the links fabric.c's, the
- * arithmetic the image's alone: nothing is added here. */
+ * Owns: the slots of each group with their places in the scratchpads, which frame is taken, what
+ * waits for a DMA engine.  What is done with what is there is chunk.c's; the slot's protocol is
+ * slot.c's, the links fabric.c's. */
 #ifndef NICEMU_DEVICE_H
 #define NICEMU_DEVICE_H
 

@@ -1,7 +1,7 @@
 /* known.h: handler calls that have been recorded: their cycles, and what they ask of the banks of a
  * scratchpad, by entry, count of elements and where the call's memory lies.
  * Owns: the table, and the memory that a call is recorded in.  When a recorded call stands for
- * others, device.c decides. */
+ * others, chunk.c decides. */
 #ifndef NICEMU_KNOWN_H
 #define NICEMU_KNOWN_H
 

@@ -1,5 +1,5 @@
 /* outlet.h: how a node hands frames to its links, and news to whoever runs the fabric.
- * Owns: the functions that fabric.c provides for device.c and host.c. */
+ * Owns: the functions that fabric.c provides for device.c, chunk.c and host.c. */
 #ifndef NICEMU_OUTLET_H
 #define NICEMU_OUTLET_H
 

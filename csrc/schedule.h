@@ -1,6 +1,6 @@
 /* schedule.h: the cores, DMA engines and banks of a NIC over virtual time: which of them takes what
  * is handed to them, from when until when. Owns: when each is idle again, and who waits for whom.
- * What is handed to them, and what a call asks, is its callers' affair: device.c's handlers, and
+ * What is handed to them, and what a call asks, is its callers' affair: chunk.c's handlers, and
  * relay.c's of a host's own NIC. */
 #ifndef NICEMU_SCHEDULE_H
 #define NICEMU_SCHEDULE_H

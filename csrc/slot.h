@@ -1,6 +1,7 @@
 /* slot.h: the slot protocol of one lane of one group at one device: who has arrived, in which
  * round, and what an arrival means. Owns: the two versions of a slot and every transition between
- * their states.  Payloads, handlers and frames belong to device.c; what a frame says, to packet.c.
+ * their states.  Frames belong to device.c, payloads and handlers to chunk.c; what a frame says, to
+ * packet.c.
  *
  *   IDLE --first arrival--> GATHERING --all merged--> SENT (partial up) --result--> RESULT
  *                               |                       (the root goes to RESULT at once)

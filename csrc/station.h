@@ -1,7 +1,7 @@
 /* station.h: one core as the DMA engine sees it: where its accumulator, payloads and arguments
  * lie, in its own addresses and in the host's.
  * Owns: what a core sees of memory during a handler call, the call's arguments, the call.  Which
- * chunk is at work, and what is called when, belongs to nic.c and device.c.
+ * chunk is at work, and what is called when, belongs to nic.c and chunk.c.
  *
  * Payloads are not copied into the scratchpad: during a call, their slots there are windows on
  * where they are, of exactly their bytes, and the destination is one on where its bytes are to go.

@@ -59,7 +59,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         1,
         "of a call's payloads only the first counts as merged",
-        "csrc/device.c",
+        "csrc/chunk.c",
         "w->version->merged |= ((1ull << g->k) - 1) << g->child;",
         "w->version->merged |= 1ull << g->child;",
         "tests/test_slot.py::test_invariant_1_each_contribution_is_added_exactly_once",
@@ -67,7 +67,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         2,
         "one pass over the payloads does not wait for all of them",
-        "csrc/device.c",
+        "csrc/chunk.c",
         "w->version->parked != all ||",
         "!w->version->parked ||",
         "tests/test_slot.py::test_invariant_2_one_pass_over_the_payloads_needs_them_all",
@@ -75,7 +75,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         2,
         "one pass over the payloads merges all but the last",
-        "csrc/device.c",
+        "csrc/chunk.c",
         "struct gathering g = {.k = w->member->children};",
         "struct gathering g = {.k = w->member->children - 1};",
         "tests/test_slot.py::test_invariant_2_one_pass_over_the_payloads_needs_them_all",
@@ -172,7 +172,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         8,
         "a result is not sent again",
         "csrc/device.c",
-        "send_down(d, m, kept, p->child, parsed(d, now));",
+        "chunk_send_down(m, kept, p->child, parsed(d, now));",
         "",
         "tests/test_fabric_machine.py::test_invariant_8_the_loss_of_any_one_frame_is_made_good",
     ),
@@ -180,7 +180,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         8,
         "a partial sum is not sent again",
         "csrc/device.c",
-        "send_up(d, m, kept, parsed(d, now));",
+        "chunk_send_up(m, kept, parsed(d, now));",
         "",
         "tests/test_fabric_machine.py::test_invariant_8_the_loss_of_any_one_frame_is_made_good",
     ),
@@ -188,7 +188,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         0,
         "a device's last child is merged first",
-        "csrc/device.c",
+        "csrc/chunk.c",
         ".child = (u32)__builtin_ctzll(ready)};",
         ".child = 63 - (u32)__builtin_clzll(ready)};",
         "tests/test_slot.py::test_children_are_merged_in_order_whatever_arrives_first",
@@ -212,9 +212,9 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         0,
         "a result goes to the first child only, until others ask",
-        "csrc/device.c",
-        "for (u32 c = 0; c < w->member->children; c++)\n        send_down(",
-        "for (u32 c = 0; c < 1; c++)\n        send_down(",
+        "csrc/chunk.c",
+        "for (u32 c = 0; c < w->member->children; c++)\n        chunk_send_down(",
+        "for (u32 c = 0; c < 1; c++)\n        chunk_send_down(",
         "tests/test_fabric_machine.py::test_slots_and_trees_do_what_the_reference_does",
     ),
     Mutation(
@@ -229,7 +229,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         8,
         "of the survivors' sums those that were sent are not in the error",
         "csrc/device.c",
-        "record(&w, record_of(&w), &w.kept->up);",
+        "chunk_record(&w);",
         "",
         "tests/test_fabric.py::"
         "test_invariant_8_a_dead_worker_is_named_and_the_survivors_sums_are_there",
@@ -335,7 +335,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         0,
         "registers and stack go from job to job",
-        "csrc/device.c",
+        "csrc/chunk.c",
         "if (core->job == m->group->job)",
         "if (core->job != NO_JOB)",
         "tests/test_fabric.py::test_a_job_finds_nothing_that_another_has_left",
@@ -482,8 +482,8 @@ MUTATIONS: tuple[Mutation, ...] = (
         0,
         "the survivors' sums lack what waits",
         "csrc/device.c",
-        "    if (!enter_all(&w))\n        return NULL;\n",
-        "",
+        "enter_all(&w) && chunk_cut_short(&w)",
+        "chunk_cut_short(&w)",
         "tests/test_scheduling.py::test_what_waits_counts_when_a_handler_fails",
     ),
     Mutation(
@@ -523,7 +523,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         0,
         "a handler's cycles in the trace are those of the whole core",
-        "csrc/device.c",
+        "csrc/chunk.c",
         "    took->cycles = cycles;",
         "    took->cycles = before + cycles;",
         "tests/test_timeline.py::test_an_allreduce",
@@ -531,7 +531,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         0,
         "of the payloads that a handler takes the trace has the first",
-        "csrc/device.c",
+        "csrc/chunk.c",
         "put_taken(w, w->lane->parked[slot + i].record);",
         "if (!i)\n            put_taken(w, w->lane->parked[slot + i].record);",
         "tests/test_timeline.py::test_an_allreduce",
@@ -540,8 +540,8 @@ MUTATIONS: tuple[Mutation, ...] = (
         0,
         "a slot is taken in the trace when its payload is parsed",
         "csrc/device.c",
-        "    struct work w = work_of(m, t, now);\n    if (!fits(",
-        "    struct work w = work_of(m, t, parsed(d, now));\n    if (!fits(",
+        "    struct work w = chunk_at(m, t, now);\n    if (!fits(",
+        "    struct work w = chunk_at(m, t, parsed(d, now));\n    if (!fits(",
         "tests/test_timeline.py::test_what_is_said_of_slices",
     ),
     Mutation(
@@ -652,7 +652,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         0,
         "a slot's calls are on several cores at once",
-        "csrc/device.c",
+        "csrc/chunk.c",
         "if (w->kept->ready > given)",
         "if (w->kept->ready > given + given)",
         "tests/test_scheduling.py::test_calls_go_to_the_core_that_the_rule_says",
@@ -677,7 +677,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         0,
         "the context of a job's first call on a core is forgotten",
-        "csrc/device.c",
+        "csrc/chunk.c",
         "memset(s->host_arguments + CONTEXT_BYTES, 0, ARGUMENT_BYTES - CONTEXT_BYTES);",
         "memset(s->host_arguments, 0, ARGUMENT_BYTES);",
         "tests/test_op.py::test_the_context_is_what_the_collective_says",
