@@ -16,9 +16,9 @@ import numpy as np
 from nicemu.arguments import whole
 from nicemu.bench.op import GIGA, LineRate, percents
 from nicemu.device.image import KernelImage
-from nicemu.device.machine import Machine, Network
+from nicemu.device.machine import SECOND, Machine, Network
 from nicemu.errors import ArgumentError, TimingError
-from nicemu.network.exchange import SECOND, Exchange
+from nicemu.network.exchange import Exchange
 from nicemu.network.fabric import MAX_CHILDREN, MAX_WINDOW, MTUS, Fabric
 from nicemu.network.records import What
 from nicemu.ops.samples import ordinary
@@ -116,12 +116,11 @@ class NicRate:
         """Hold the time against ports, DMA engines and cores."""
         m, line = self.machine, self.load.line
         packets = self.load.packets * line.ports
-        cycle = SECOND // m.frequency
-        dma = self.payload * (1000 * cycle // m.dma_bytes) // 1000
+        dma = self.payload * m.dma_byte // 1000
         least = {
             f"{line} Gb/s": 8 * self.payload * packets * SECOND / line.total,
             f"DMA of {m.clusters * m.dma_bytes} bytes a cycle": dma * packets / m.clusters,
-            f"{m.cores} cores for {self.cycles:,} cycles": self.cycles * cycle / m.cores,
+            f"{m.cores} cores for {self.cycles:,} cycles": self.cycles * m.cycle / m.cores,
         }
         for what, took in least.items():
             if took > self.picoseconds:
@@ -129,7 +128,7 @@ class NicRate:
                     f"{packets:,} packets of {self.payload} bytes in {self.picoseconds / NANO:g} "
                     f"ns: {what}: {took / NANO:g} ns at least: no rate follows from that"
                 )
-        shortest = (m.parse + m.dispatch + 1) * cycle + dma
+        shortest = (m.parse + m.dispatch + 1) * m.cycle + dma
         for stay in (self.latency.least, self.alone.least):
             if stay < shortest:
                 raise TimingError(

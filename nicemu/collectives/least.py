@@ -103,11 +103,10 @@ class _Ways:
                 way.append(above[way[-1].parent])
             self.up.append(way)
         m = fabric.machine
-        cycle = round(1 / PICO) // m.frequency
         assert fabric.network is not None
         self.software = round(fabric.network.software / PICO)
-        self.passed = (m.parse + m.egress) * cycle  # by a device
-        self.merged = (m.parse + m.dispatch + m.egress) * cycle
+        self.passed = (m.parse + m.egress) * m.cycle  # by a device
+        self.merged = (m.parse + m.dispatch + m.egress) * m.cycle
 
     @staticmethod
     def bits(link: Link, payload: int, frames: int = 1) -> int:

@@ -10,7 +10,9 @@ from dataclasses import dataclass, field, fields, replace
 from nicemu.arguments import known, real, whole
 from nicemu.errors import ArgumentError
 
-__all__ = ["MACHINES", "Machine", "Network", "Timing", "machine"]
+__all__ = ["MACHINES", "SECOND", "Machine", "Network", "Timing", "machine"]
+
+SECOND = 10**12  # picoseconds, in which virtual time counts
 
 KIB = 1024
 MEGA = 1_000_000
@@ -231,6 +233,16 @@ class Machine:
                 f"{self.cores} scratchpads of {self.scratchpad} bytes: "
                 f"use at most {ALL_SCRATCHPADS >> 20} MiB in all"
             )
+
+    @property
+    def cycle(self) -> int:
+        """Picoseconds of a cycle."""
+        return SECOND // self.frequency
+
+    @property
+    def dma_byte(self) -> int:
+        """Femtoseconds in which the DMA engine of a cluster moves a byte."""
+        return 1000 * self.cycle // self.dma_bytes
 
 
 @dataclass(frozen=True)

@@ -16,14 +16,13 @@ import numpy as np
 
 from nicemu._nicemu import ffi
 from nicemu.device.image import LEAVING, Context, KernelImage
+from nicemu.device.machine import SECOND
 from nicemu.device.nic import kinds_of
 from nicemu.dtypes import Item
 from nicemu.errors import ArgumentError
 from nicemu.network.packet import element_of
 
-__all__ = ["SECOND", "Exchange", "Job", "RawPartial", "rows"]
-
-SECOND = 10**12  # picoseconds
+__all__ = ["Exchange", "Job", "RawPartial", "rows"]
 
 
 @dataclass

@@ -27,7 +27,7 @@ from nicemu._nicemu import ffi, lib
 from nicemu.arguments import flag, instance, known, real, whole, wholes
 from nicemu.device.banks import shape
 from nicemu.device.image import Entry, KernelImage
-from nicemu.device.machine import Machine, Network
+from nicemu.device.machine import SECOND, Machine, Network
 from nicemu.device.machine import machine as machine_of
 from nicemu.device.nic import SCRATCHPAD, Nic
 from nicemu.errors import (
@@ -37,7 +37,7 @@ from nicemu.errors import (
     NicemuError,
 )
 from nicemu.network.counters import FabricCounters, LinkCounters, Replay
-from nicemu.network.exchange import SECOND, Exchange, Job, RawPartial, rows
+from nicemu.network.exchange import Exchange, Job, RawPartial, rows
 from nicemu.network.packet import drops
 from nicemu.network.pcap import Capture
 from nicemu.network.records import SPAN, Node, Scene, Step, critical_path
@@ -332,10 +332,9 @@ def _byte_time(rate: float) -> int:
 
 def _costs(m: Machine) -> dict[str, int | dict[str, int]]:
     """What frames cost in a NIC: a nicemu_costs."""
-    cycle = SECOND // m.frequency
-    own = {name: getattr(m, name) * cycle for name in ("parse", "dispatch", "egress")}
-    engines = {"dma_byte": 1000 * cycle // m.dma_bytes, "cluster": m.cores // m.clusters}
-    return {"cycle": cycle, **own, **engines, "banks": shape(m)}
+    own = {name: getattr(m, name) * m.cycle for name in ("parse", "dispatch", "egress")}
+    engines = {"dma_byte": m.dma_byte, "cluster": m.cores // m.clusters}
+    return {"cycle": m.cycle, **own, **engines, "banks": shape(m)}
 
 
 def _probability(p: float, what: str) -> int:

@@ -14,11 +14,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from nicemu._nicemu import lib
+from nicemu.device.machine import SECOND
 from nicemu.network.packet import Kind
 
 __all__ = ["SPAN", "STEPS", "Node", "Place", "Scene", "Span", "Step", "What", "critical_path"]
-
-SECOND = 10**12  # picoseconds
 
 #: a record: see nicemu_span
 SPAN = np.dtype(
