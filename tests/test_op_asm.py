@@ -157,6 +157,16 @@ def test_check_finds_a_fan_in_that_is_not_the_entry_twice() -> None:
         assert answer(f"{SUM}\n{entry}") == found
 
 
+@pytest.mark.parametrize("count", [16, 3000])
+def test_what_a_handler_leaves_out_is_zero(count: int) -> None:
+    """And nothing that was in the host's memory before."""
+    nic = Nic(threads=1)
+    nic.load(asm(SUM.replace("finish:", "finish:\n    li a0, 0\n    ret")).image())
+    for _ in range(3):
+        np.full(count, 7, np.float32)  # its memory is free at once
+        assert not nic.reduce([np.ones(count, np.float32)]).values.any()
+
+
 def test_check_finds_code_that_counts_on_a_vlen() -> None:
     """128 elements at a time, as the card's cores can."""
     counted = "1:  li t0, 128\n    minu t0, t0, a2\n    vsetvli zero, t0,"

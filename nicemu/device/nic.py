@@ -661,8 +661,8 @@ class Nic:
             payload: bytes of a full packet's payload, at most the machine's ``max_payload``; the
                 widest of what comes in and goes out is counted.
             out: where to put the result: 1-D, contiguous, of the result's dtype.  It may be
-                one of the streams; an exception leaves it partly written.  None makes a new array,
-                whose untouched pages cost the host about as much time as the rest.
+                one of the streams; an exception leaves it partly written.  None makes a new array
+                of zeros, whose untouched pages cost the host about as much time as the rest.
             leave: the entry that writes the result: "finish", or "emit" for partial sums.
             context: what handlers may know; ``child`` and ``element`` are those of the first
                 stream's first element and are counted on from there, as is ``rank`` over plain
@@ -697,9 +697,10 @@ class Nic:
         )
         payload = whole("payload", payload, widest, self.machine.max_payload, " bytes")
         count, chunk = int(inputs[0].values.size), payload // widest
-        values = np.empty(count, leaving.dtype) if out is None else out
+        # zeros: a handler need not write all of its destination, and sees what is there
+        values = np.zeros(count, leaving.dtype) if out is None else out
         self._check_result(values, inputs, leaving)
-        raw = values if leaving.scalar else np.empty(count * leaving.size, np.uint8)
+        raw = values if leaving.scalar else np.zeros(count * leaving.size, np.uint8)
         workers = sum(s.contributors for s in inputs)
         context = replace(context, group=max(context.group, workers))
         job, keep = self._job(inputs, raw, leaving, chunk, list(LEAVING).index(leave), context)
