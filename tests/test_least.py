@@ -140,6 +140,27 @@ def test_no_run_is_faster(algorithm: str, ranks: int, topology: str) -> None:
                     assert result.bound > 0.6 * result.time
 
 
+@pytest.mark.parametrize("topology", ["star", "tree(2)"])
+@pytest.mark.parametrize("algorithm", EVERY)
+@pytest.mark.parametrize("planes", [1, 2])
+def test_no_run_is_faster_over_slow_links(planes: int, algorithm: str, topology: str) -> None:
+    """Which take longer than DMA and cores; of frames that planes share evenly, and others."""
+    ranks, mtu = 4, 256
+    slow = replace(NETWORK, rate=1e9)
+    fabric = nicemu.Fabric(ranks, topology, time="only", planes=planes, mtu=mtu, network=slow)
+    world = nicemu.Communicator(fabric, algorithm=algorithm)
+    for frames in (1, 2, 3, 4, 16):
+        for count in (mtu * frames, mtu * (frames - 1) + ranks):  # the last is full, or small
+            array = np.broadcast_to(np.zeros((), np.int8), count)
+            for name in COLLECTIVES:
+                given: Any = {"broadcast": array, "barrier": []}.get(name, [array] * ranks)
+                result = world.start(name, given).wait()
+                assert result.time is not None and result.bound is not None
+                assert result.bound <= result.time + 1e-12
+                if algorithm == "in-network" and name == "allreduce" and count == mtu * frames:
+                    assert result.bound > 0.6 * result.time
+
+
 def test_a_time_below_it_is_no_result(monkeypatch: pytest.MonkeyPatch) -> None:
     right = communicator.bound_of
     result = run("ring", 2, "star", 100)

@@ -139,13 +139,16 @@ def bound_of(fabric: Fabric, workers: Sequence[int], algorithm: str, job: Job) -
 
         T >= 2 software + sum over the links of the longest way (delay + f / rate)
              + (parse + dispatch + egress) for each device up, (parse + egress) for each down
-             + max over the links of that way ((bits of all C frames - f) / rate)
+             + max over the links of that way ((bits of all C frames / planes - f) / rate)
+
+    What is moved, and not merged, takes parse + egress up, too.  However frames are dealt out, a
+    plane carries at least its share of the bits; f of them are on the longest way.
 
     By hosts, steps follow one another, and links carry what is sent in all of them::
 
         T >= software (steps + 1) + sum over the steps (way of the smallest frame, and what it
              costs there: parse + dispatch + egress where it is merged, parse + egress elsewhere)
-        T >= 2 software + delay + bits of all frames of a link / rate
+        T >= 2 software + delay + bits of all frames of a link / planes / rate
 
     A step of ``ring`` is from a rank to the next: n - 1 of a reduce-scatter, an all-gather or a
     broadcast, 2 (n - 1) of an allreduce, in each of which 1/n of the array leaves a rank (of a
@@ -205,8 +208,9 @@ def _in_network(ways: _Ways, job: Job) -> tuple[int, int]:
                 (up[rank] + longest_down, loads[link.number], least * size),
                 (longest_up + down[rank], job.count * result, least * result),
             ):
-                more = ways.bits(link, payload, frames) - ways.bits(link, smallest)
-                best = max(best, (latency, max(more // ways.planes, 0)), key=sum)
+                share = ways.bits(link, payload, frames) // ways.planes
+                more = max(share - ways.bits(link, smallest), 0)
+                best = max(best, (latency, more), key=sum)
     return best[0] + 2 * ways.software, best[1]
 
 
