@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ import nicemu
 from nicemu._core import RETURN, Cores, R, W, X
 from nicemu.collectives.algorithms import ALGORITHMS
 from nicemu.collectives.collective import COLLECTIVES
-from nicemu.device.image import CONTEXT_SIZE
+from nicemu.device.image import CONTEXT_SIZE, REQUIRED
 from nicemu.device.machine import MACHINES
 from nicemu.device.nic import ARGUMENTS, CODE, SCRATCHPAD, STACK
 from nicemu.errors import ArgumentError
@@ -58,6 +59,29 @@ def test_every_count_and_preset_has_cycles_of_its_own(algorithm: str) -> None:
                     world.allreduce(streams(4, count), op, preset=preset) for world in worlds
                 )
                 assert (packet.time, packet.spent) == (only.time, only.spent)
+
+
+@pytest.mark.parametrize("time", ["packet", "only"])
+@pytest.mark.parametrize("algorithm", EVERY)
+def test_images_of_the_same_code_are_kept_apart(algorithm: str, time: str) -> None:
+    """What merges take, and ask of banks, goes by the image's entries."""
+    image = nicemu.kernel("sum", "uint8")
+    fewer = replace(image, entries={name: image.entries[name] for name in REQUIRED})
+    kept: list[float | None] = []
+    fresh: list[float | None] = []
+    world = nicemu.Communicator(nicemu.Fabric(4, "star", time=time), algorithm=algorithm)
+    for one in (image, fewer):
+        new = nicemu.Communicator(nicemu.Fabric(4, "star", time=time), algorithm=algorithm)
+        for where, times in ((world, kept), (new, fresh)):
+            times.append(where.allreduce([np.zeros(40_000, np.uint8)] * 4, one).time)
+    assert kept == fresh and kept[0] != kept[1]
+
+
+def test_what_merges_give_is_of_the_images_formats() -> None:
+    """int8 and uint8 have the same code; the first merge of the ring is of as much as a half's."""
+    world = nicemu.Communicator(nicemu.Fabric(4, "star", time="only"))
+    world.allreduce([np.zeros(64, np.int8)] * 4, algorithm="halving-doubling")
+    assert world.allreduce([np.zeros(128, np.uint8)] * 4, algorithm="ring").time is not None
 
 
 def test_64_nodes_of_4_cards() -> None:

@@ -166,7 +166,7 @@ class _Asked:
         """
         count = int(streams[0].values.size)
         sizes = min(count, chunk), count - (count - 1) // chunk * chunk
-        kind = (of.image.code, tuple(stream.partial for stream in streams), of.payload, last)
+        kind = (of.image, tuple(stream.partial for stream in streams), of.payload, last)
         if (found := self._known.get((kind, sizes))) is None:
             full, end = (self._recorded(of, streams, size, last) for size in sizes)
             found = self._known[kind, sizes] = full, end
@@ -242,7 +242,7 @@ class Counted:
     def merge(self, of: Reduction, rank: int, pieces: Sequence[Piece], last: bool) -> Piece:
         """As :meth:`Hosts.merge`."""
         partials = tuple(piece.partial for piece in pieces)
-        key = (of.image.code, partials, of.payload, last, pieces[0].values.size)
+        key = (of.image, partials, of.payload, last, pieces[0].values.size)
         with self._lock:
             done = self._known.get(key)
             if done is None:
