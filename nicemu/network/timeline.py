@@ -109,7 +109,7 @@ class _Picture:
     ) -> None:
         self._spans, self._scene, self._nodes = spans, scene, scene.nodes
         self._process = {node: i for i, node in enumerate(scene.nodes, CRITICAL + 1)}
-        self._tracks: dict[tuple[int, tuple[int, ...]], Track] = {}  # by node and rank
+        self._tracks: dict[tuple[int, tuple[int, ...]], Track] = {}  # by process and rank
         self._several = len({s.group for s in spans if s.kind == What.OPEN}) > 1
         self._slices: dict[int, Slice] = {}  # by the number of the record
         self._closed: dict[int, int] = {}  # CLOSE -> OPEN
