@@ -61,6 +61,14 @@ static void transit_free(struct nicemu_fabric *f, struct transit *t)
     f->n_free++;
 }
 
+static struct transit *transit_take(struct nicemu_fabric *f)
+{
+    struct transit *t = f->free;
+    f->free = t->next;
+    f->n_free--;
+    return t;
+}
+
 static bool more_transits(struct nicemu_fabric *f)
 {
     struct transit *t = fabric_slab(f, PIECES * sizeof *t);
@@ -198,68 +206,79 @@ static u32 plane_above(const struct nicemu_fabric *f, u32 direction)
     return f->node[f->cable[direction / 2]->parent]->device->config.plane;
 }
 
-/* Put down that a frame is there to be sent. */
-static u64 put_sent(struct nicemu_fabric *f, u32 direction, const struct message *m, u32 bytes,
-                    u32 copies, u64 at)
+/* Put down that a frame leaves. */
+static u64 put_sent(struct nicemu_fabric *f, const struct transit *t, u32 copies, u64 at)
 {
-    const struct packet *p = &m->packet;
-    return TRACE(&f->outlet.trace, .kind = NICEMU_SPAN_SENT, .where = direction, .begin = at,
-                 .end = at, .from = m->source, .plane = plane_above(f, direction),
-                 .group = p->group, .lane = p->lane, .round = p->round, .seq = p->seq,
-                 .chunk = p->chunk, .child = p->child, .bytes = bytes,
-                 .frame = p->kind | (u32)p->flags << 8, .copies = copies);
+    if (!f->outlet.trace.on)
+        return 0;
+    struct packet p;
+    packet_parse(&t->frame, false, &p); /* it is our own, and sound */
+    return TRACE(&f->outlet.trace, .kind = NICEMU_SPAN_SENT, .where = t->direction, .begin = at,
+                 .end = at, .from = t->record, .plane = plane_above(f, t->direction),
+                 .group = p.group, .lane = p.lane, .round = p.round, .seq = p.seq, .chunk = p.chunk,
+                 .child = p.child, .bytes = frame_bytes(&t->frame),
+                 .frame = p.kind | (u32)p.flags << 8, .copies = copies);
 }
 
-static void send(void *fabric, u32 direction, struct message *m, u64 at)
+/* A frame that leaves at `at`: what becomes of it on its link is decided, and is under way. */
+static void launch(struct nicemu_fabric *f, struct transit *t, u64 at)
 {
-    struct nicemu_fabric *f = fabric;
-    struct cable *cable = f->cable[direction / 2];
-    struct link *l = &cable->direction[direction & 1];
-    bool down = direction & 1;
-    m->packet.psn = (u32)(l->frames & 0xffffff);
-    m->packet.src = down ? cable->parent : cable->child;
-    m->packet.dst = down ? cable->child : cable->parent;
-    struct transit *t = f->free;
-    packet_build(&t->frame, &m->packet, m->payload, m->bytes);
-    t->frame.owner = m->owner;
+    struct link *l = &f->cable[t->direction / 2]->direction[t->direction & 1];
+    packet_number(&t->frame, (u32)(l->frames & 0xffffff));
     if (f->config.icrc || l->config.corrupt) {
         t->frame.icrc = packet_icrc(&t->frame);
         t->frame.has_icrc = true;
     }
     if (f->capturing)
         put_record(f, &t->frame, at);
-    const u32 icrc = t->frame.icrc; /* as sent: t becomes the first copy, which may be corrupted */
-    u32 downs = l->downs;
+    t->downs = l->downs;
     struct fate fate = link_send(l);
-    u64 record = put_sent(f, direction, m, frame_bytes(&t->frame), fate.copies, at);
+    t->record = put_sent(f, t, fate.copies, at);
+    struct transit *copies[2] = {t};
+    if (fate.copies == 2) {
+        copies[1] = transit_take(f);
+        *copies[1] = *t;
+        buffer_hold(t->frame.owner);
+    }
+    f->under_way += fate.copies;
     for (u32 i = 0; i < fate.copies; i++) {
-        struct transit *copy = f->free;
-        f->free = copy->next;
-        f->n_free--;
-        if (i) /* the one before may be corrupted: begin again */
-            packet_build(&copy->frame, &m->packet, m->payload, m->bytes);
-        copy->frame.owner = buffer_hold(m->owner);
-        copy->frame.icrc = icrc;
-        copy->frame.has_icrc = t->frame.has_icrc;
-        copy->direction = direction;
-        copy->record = record;
-        copy->downs = downs;
-        copy->corrupted = false;
+        struct transit *copy = copies[i];
         if (fate.corrupt[i])
             corrupt(f, copy, fate.flip[i]);
-        f->under_way++;
-        if (f->outlet.timed) {
-            copy->path = f->outlet.path;
-            path_until(&copy->path, STAGE_SOFTWARE, at); /* devices have accounted for theirs */
-        }
         copy->delay = fate.delay[i];
-        if (!l->config.byte_time)
-            clock_add(&f->clock, at + copy->delay, EVENT_FRAME, 0, copy);
-        else if (at > f->clock.now)
-            clock_add(&f->clock, at, EVENT_DEPART, 0, copy);
-        else
+        if (l->config.byte_time)
             depart(f, copy);
+        else
+            clock_add(&f->clock, at + copy->delay, EVENT_FRAME, 0, copy);
     }
+    if (!fate.copies) {
+        buffer_release(t->frame.owner);
+        transit_free(f, t);
+    }
+}
+
+static void send(void *fabric, u32 direction, struct message *m, u64 at)
+{
+    struct nicemu_fabric *f = fabric;
+    struct cable *cable = f->cable[direction / 2];
+    bool down = direction & 1;
+    m->packet.src = down ? cable->parent : cable->child;
+    m->packet.dst = down ? cable->child : cable->parent;
+    struct transit *t = transit_take(f);
+    packet_build(&t->frame, &m->packet, m->payload, m->bytes);
+    t->frame.owner = buffer_hold(m->owner);
+    t->direction = direction;
+    t->record = m->source;
+    t->corrupted = false;
+    if (f->outlet.timed) {
+        t->path = f->outlet.path;
+        path_until(&t->path, STAGE_SOFTWARE, at); /* devices have accounted for theirs */
+    }
+    /* a link on which nothing takes time has a frame from here on, whenever it leaves */
+    if (at > f->clock.now && cable->direction[down].config.byte_time)
+        clock_add(&f->clock, at, EVENT_DEPART, 0, t);
+    else
+        launch(f, t, at);
 }
 
 static void wake(void *fabric, struct device *d, u32 cluster, u64 at)
@@ -565,7 +584,7 @@ static bool handle(struct nicemu_fabric *f, const struct event *e)
         arrive(f, e->what);
         return true;
     case EVENT_DEPART:
-        depart(f, e->what);
+        launch(f, e->what, f->clock.now);
         return true;
     case EVENT_DMA_IDLE:
         device_dma_idle(e->what, e->which, f->clock.now);

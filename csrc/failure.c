@@ -176,6 +176,9 @@ int nicemu_exchange_salvage(nicemu_fabric *f, uint32_t group, uint32_t seq,
         e = e->after;
     if (!e || e->what.moved)
         return NICEMU_EINVAL;
+    if (e->salvaged) /* who is in them is known from the first time alone */
+        return NICEMU_OK;
+    e->salvaged = true;
     e->what.records = records;
     for (u32 plane = 0; plane < g->planes; plane++)
         for (u32 i = 0; i < 2 * g->window; i++) {

@@ -34,6 +34,7 @@ struct exchange {
     u32 next[PLANES]; /* even and odd chunks: the next that has no turn yet */
     u32 *block_chunk; /* moved: the first chunk of each worker's block, and the end */
     u32 *emitted; /* per record: chunks whose partial sum is there */
+    bool salvaged; /* so are the survivors' of a collective that has failed */
     struct exchange *after;
 };
 

@@ -16,7 +16,7 @@ struct call_end;
 
 /* A payload and what is said about it. */
 struct message {
-    struct packet packet; /* psn, src and dst are filled in by send */
+    struct packet packet; /* src and dst are filled in by send, psn when it leaves */
     const u8 *payload;
     u32 bytes;
     struct buffer *owner; /* holds the payload, or NULL: memory that stays as it is */

@@ -183,6 +183,11 @@ u32 packet_icrc(const struct frame *f)
 
 /* ---- build ------------------------------------------------------------------------------ */
 
+void packet_number(struct frame *f, u32 psn)
+{
+    put24(f->head + BTH_PSN, psn);
+}
+
 void packet_build(struct frame *f, const struct packet *p, const u8 *payload, u32 payload_bytes)
 {
     u8 *h = f->head;
@@ -220,7 +225,7 @@ void packet_build(struct frame *f, const struct packet *p, const u8 *payload, u3
     h[BTH_CONGESTION] = 0;
     put24(h + BTH_QP, (u32)p->job << 8 | QP_LOW);
     h[BTH_ACK] = 0;
-    put24(h + BTH_PSN, p->psn);
+    packet_number(f, p->psn);
 
     h[VERSION] = WIRE_VERSION;
     h[KIND] = p->kind;

@@ -57,6 +57,8 @@ u32 packet_element_bytes(u8 type);
 /* Head and payload of *f, without owner or ICRC.  Fields are not checked; psn and node numbers
  * are taken modulo 2^24. */
 void packet_build(struct frame *f, const struct packet *p, const u8 *payload, u32 payload_bytes);
+/* The PSN of a frame that is built, modulo 2^24: it is counted where the frame leaves. */
+void packet_number(struct frame *f, u32 psn);
 /* The ICRC over head, payload and pad. */
 u32 packet_icrc(const struct frame *f);
 /* Every check of the station "wire", in the order of drop.def.  *out is set only when accepted. */

@@ -263,8 +263,8 @@ MUTATIONS: tuple[Mutation, ...] = (
         0,
         "the second copy of a frame has the flipped ICRC of the first",
         "csrc/fabric.c",
-        "copy->frame.icrc = icrc;",
-        "copy->frame.icrc = t->frame.icrc;",
+        "corrupt(f, copy, fate.flip[i]);",
+        "corrupt(f, copies[0], fate.flip[i]);",
         "tests/test_soak.py::test_copies_of_a_frame_are_corrupted_apart",
     ),
     Mutation(

@@ -6,6 +6,7 @@ from __future__ import annotations
 import dataclasses
 import re
 import signal
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -757,6 +758,22 @@ def test_threads_share_a_communicator(algorithm: str) -> None:
 
     with ThreadPoolExecutor(len(wants)) as pool:
         assert list(pool.map(work, wants)) == [{want} for want in wants.values()]
+
+
+def test_threads_count_collectives(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each has a number of its own, which stochastic ops draw by."""
+    numbers: list[int] = []
+
+    def slow(**fields: Any) -> nicemu.Context:
+        numbers.append(fields["seq"])
+        time.sleep(0.01)
+        return nicemu.Context(**fields)
+
+    monkeypatch.setattr("nicemu.collectives.communicator.Context", slow)
+    world = Communicator(2, algorithm="in-network")
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda _: world.allreduce(normal(2, 8)), range(8)))
+    assert sorted(numbers) == list(range(8))
 
 
 @by_algorithm

@@ -781,6 +781,51 @@ def test_what_is_reported_survives_interrupts(monkeypatch: pytest.MonkeyPatch) -
         group.start(exchange).wait()
 
 
+@pytest.mark.parametrize("interrupt", ["", "survivors"])
+def test_survivors_are_there_when_a_collective_has_ended(
+    monkeypatch: pytest.MonkeyPatch, interrupt: str
+) -> None:
+    """Also after Ctrl-C between the two; and they are entered once."""
+    real = _core.call
+
+    def interrupted(what: str, function: Any, *arguments: Any) -> Any:
+        nonlocal interrupt
+        if what == "survivors":
+            assert not ticket.done
+        result = real(what, function, *arguments)
+        if what == interrupt:
+            interrupt = ""
+            raise KeyboardInterrupt
+        return result
+
+    fabric = Fabric(8, "tree(2)", max_resends=4)
+    fabric.kill("rank5")
+    monkeypatch.setattr(_core, "call", interrupted)
+    with fabric.group() as group:
+        inputs = streams(8, 300)
+        ticket = group.start(Exchange(kernel("sum", "bfloat16"), inputs, [None] * 8))
+        if interrupt:
+            with pytest.raises(KeyboardInterrupt):
+                ticket.wait()
+        with pytest.raises(CollectiveError, match="nothing comes from rank5"):
+            ticket.wait()
+        root = next(name for name, path in group.names.items() if not path)
+        ((_, ranks, _),) = ticket.partials()[root].pieces()
+        assert ranks == (0, 1, 2, 3, 4, 6, 7)
+
+
+def test_now_is_no_time_that_is_past() -> None:
+    """As a float it may be a little before."""
+    fabric = Fabric(2, "star")
+    link = fabric.links()[0]
+    for i in range(40):
+        link.up(at=1e5 + i * 1.234567e-3)
+        fabric.run()
+        link.up(at=fabric.now)
+    with pytest.raises(ArgumentError, match="is past"):
+        link.up(at=fabric.now - 1e-6)
+
+
 # ---- capture -------------------------------------------------------------------------------------
 
 

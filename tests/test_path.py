@@ -13,8 +13,9 @@ import pytest
 import nicemu
 from nicemu._core import stage_names
 from nicemu.device.machine import MACHINES, Network
-from nicemu.errors import ArgumentError
-from nicemu.network.packet import Kind, Packet, build
+from nicemu.errors import ArgumentError, CollectiveError
+from nicemu.network.packet import Kind, Packet, build, parse
+from nicemu.network.pcap import read
 from tests import page
 
 CARD = MACHINES["card"]
@@ -246,3 +247,70 @@ def test_the_ends_of_what_is_allowed() -> None:
     result = allreduce(4, "cards", 100, machine=replace(CARD, frequency=10**11), network=fast)
     assert result.time is not None and result.time < 1e-7
     nicemu.Fabric(1024, "tree(2)", mtu=4096, time="packet", network=slow, machine=cores)
+
+
+# ---- when things happen --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("algorithm", ["in-network", "ring", "halving-doubling"])
+def test_times_do_not_depend_on_when(algorithm: str) -> None:
+    """Not on a clock of which a float has no picoseconds, either."""
+    took = []
+    for begin in (0.0, 1.0, 1e5, 9e5):
+        fabric = nicemu.Fabric(2, "star", time="packet")
+        fabric.links()[0].up(at=begin)
+        fabric.run()
+        world = nicemu.Communicator(fabric, algorithm=algorithm)
+        took += [world.barrier().time, world.allreduce(gradients(2, 8), partials=True).time]
+    assert took == 4 * took[:2]
+
+
+def test_a_link_cuts_no_frame_that_has_not_left() -> None:
+    """The host's software has a millisecond to go when the link is back."""
+    times = []
+    for down in (False, True):
+        network = Network(software=1e-3)
+        fabric = nicemu.Fabric(2, "star", time="packet", network=network)
+        link = fabric.links()[0]
+        if down:
+            link.down(at=0.0)
+            link.up(at=5e-4)
+            fabric.run(until=1e-4)
+        result = nicemu.Communicator(fabric, algorithm="in-network").allreduce(gradients(2, 64))
+        assert result.frames.cut == 0
+        times.append(result.time)
+    assert times[0] == times[1]
+
+
+def test_a_link_counts_frames_as_they_leave(tmp_path: Path) -> None:
+    path = tmp_path / "run.pcap"
+    with nicemu.Fabric(8, "cards", time="packet", capture=path) as fabric:
+        world = nicemu.Communicator(fabric, algorithm="in-network")
+        world.allreduce(gradients(8, 20_000))
+    times, numbers = [], dict[tuple[int, int], list[int]]()
+    for time, frame in read(path):
+        packet = parse(frame)
+        times.append(time)
+        numbers.setdefault((packet.src, packet.dst), []).append(packet.psn)
+    assert times == sorted(times)
+    assert len(numbers) == 2 * len(fabric.links())
+    assert all(psn == list(range(len(psn))) for psn in numbers.values())
+
+
+def test_what_has_its_results_ends_well() -> None:
+    """Its host is about to return when another collective of the group fails; then a third one is
+    begun, for which a group takes the place of that one.
+    """
+    machine, network = replace(CARD, budget=300), Network(software=1e-3)
+    fabric = nicemu.Fabric(4, "star", machine=machine, time="packet", network=network)
+    world = nicemu.Communicator(fabric, algorithm="in-network")
+    few, many = gradients(4, 4), gradients(4, 2560)
+    done = world.start("allreduce", few)
+    fabric.links()[0].up(at=5e-4)
+    fabric.run(until=5e-4)
+    fails = world.start("allreduce", many)
+    with pytest.raises(CollectiveError, match="out of budget"):
+        fails.wait()
+    assert not done.done
+    again = world.start("allreduce", few)
+    assert np.array_equal(done.wait().whole(), again.wait().whole())

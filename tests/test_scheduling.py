@@ -113,11 +113,10 @@ def test_calls_go_to_the_core_that_the_rule_says(
             if scheduling == "slot":
                 assert core == own
             else:
-                waited = begin == idle[core]  # else it was idle when the payload was there
-                assert core in mates
-                assert all(idle[mate] >= begin for mate in mates if mate < core) or waited
-                if waited and begin != slots.get(slot):
-                    assert idle[core] == min(idle[mate] for mate in mates)
+                first_idle = all(idle[mate] > begin for mate in mates if mate < core)
+                soonest = begin == idle[core] == min(idle[mate] for mate in mates)
+                goes_on = begin == idle[core] == slots.get(slot)
+                assert core in mates and (first_idle or soonest or goes_on)
             idle[core] = slots[slot] = end
 
 

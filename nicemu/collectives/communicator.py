@@ -32,7 +32,7 @@ from nicemu.collectives.least import Bound, Job, bound_of
 from nicemu.collectives.partials import Partial, Share, gather
 from nicemu.compiler.target import target_of
 from nicemu.device.image import Context, KernelImage
-from nicemu.device.machine import Machine
+from nicemu.device.machine import SECOND, Machine
 from nicemu.dtypes import item_of
 from nicemu.errors import (
     ArgumentError,
@@ -214,14 +214,14 @@ class _Merged:
         sent: bytes that ranks have sent each other for it.
         relay: the messages to that end; None where nobody keeps time.
         passage: of the messages, and those that spread the result, once they have left.
-        begin: virtual time at which they did.
+        begin: virtual picoseconds at which they did.
     """
 
     pieces: list[Piece]
     sent: int
     relay: Relay | None
     passage: Passage | None = None
-    begin: float = 0.0
+    begin: int = 0
 
 
 #: yields partial sums as they are made
@@ -278,7 +278,7 @@ class Communicator:
         self._bounds: dict[tuple[object, ...], Bound] = {}
         self._slots = {"window": window, "job": job}
         self._group = self.fabric.group(self._workers, **self._slots)
-        self._lock = Lock()  # of the group, which is another after a failure
+        self._lock = Lock()  # of the group, which is another after a failure, and of the count
         self._open = True
         self.ranks = len(self._group.ranks)
         timed, machine = self.fabric.network is not None, self.fabric.machine
@@ -421,9 +421,10 @@ class Communicator:
             values = record.targets(out, shape, dtype, self.ranks, root)
             inputs = [np.ascontiguousarray(x).reshape(-1) for x in given]
             outputs = staged(inputs, gives, values, takes)
-        context = Context(seq=self._seq & 0xFFFFFFFF, group=self.ranks, seed=seed)
+        with self._lock:
+            seq, self._seq = self._seq, self._seq + 1
+        context = Context(seq=seq & 0xFFFFFFFF, group=self.ranks, seed=seed)
         call = _Call(record, image, inputs, outputs, gives, takes, context, root, partials)
-        self._seq += 1
         machine = self.fabric.machine
         return Handle(partial(_finished, call, machine, chosen, run(call), values, begin))
 
@@ -463,10 +464,11 @@ class Communicator:
         """Frames are under way when this returns; the rest is for the handle to drive."""
         with self._lock:
             if self._group.failed and self._open:
+                self._group.settle()
                 self._group.close()
                 self._group = self.fabric.group(self._workers, **self._slots)
             group = self._group
-        before, begin = self.fabric.counters(), self.fabric.now
+        before, begin = self.fabric.counters(), self.fabric.ticks
         exchange = Exchange(
             image=call.image,
             inputs=[x if x.size or call.image else None for x in call.inputs],
@@ -479,7 +481,7 @@ class Communicator:
         return partial(self._driven, call, group, ticket, before, begin)
 
     def _driven(
-        self, call: _Call, group: Group, ticket: Ticket, before: FabricCounters, begin: float
+        self, call: _Call, group: Group, ticket: Ticket, before: FabricCounters, begin: int
     ) -> _Work:
         try:
             for device in ticket:
@@ -505,15 +507,15 @@ class Communicator:
         if call.image and group.order is not None:
             names = {path: name for name, path in group.names.items()}
             shares.append(Share(range(call.inputs[0].size), group.order, names))
-        assert ticket.time is not None
+        lasted = _lasted(ticket, begin)
         return _Outcome(
             shares=tuple(shares),
             payload_bytes=_crossing(call, group),
             frames=self.fabric.counters() - before,
-            time=ticket.time - begin,
+            time=lasted,
             spent=ticket.spent,
             path=ticket.path,
-            bound=self._bound(IN_NETWORK, call, ticket.time - begin),
+            bound=self._bound(IN_NETWORK, call, lasted),
         )
 
     def _bound(self, algorithm: str, call: _Call, time: float) -> float | None:
@@ -564,8 +566,7 @@ class Communicator:
         passage = self._passed(algorithm, call, kept[0])
         if passage is None:
             return _Outcome(tuple(shares), sent)
-        assert passage.time is not None
-        time = passage.time - kept[0].begin
+        time = _lasted(passage, kept[0].begin)
         bound = self._bound(algorithm, call, time)
         spent, path = passage.spent, passage.path
         return _Outcome(tuple(shares), sent, time=time, spent=spent, path=path, bound=bound)
@@ -577,7 +578,7 @@ class Communicator:
             return None
         if merged.passage is None:
             self._spread(algorithm, call, merged.pieces, relay)
-            merged.begin = self.fabric.now
+            merged.begin = self.fabric.ticks
             merged.passage = self.fabric.relay(relay, self._workers)
         merged.passage.wait()
         return merged.passage
@@ -631,7 +632,13 @@ class Communicator:
         return _Merged(pieces, sent, relay)
 
 
-def _pieces(group: Group, raw: RawPartial, begin: float) -> Iterator[Partial]:
+def _lasted(passage: Passage, begin: int) -> float:
+    """Seconds from those virtual picoseconds to its end."""
+    assert passage.ended is not None
+    return (passage.ended - begin) / SECOND
+
+
+def _pieces(group: Group, raw: RawPartial, begin: int) -> Iterator[Partial]:
     """What a device has of partial sums, by who is in them, in the order of merging."""
     node = group.order
     for child in group.names[raw.device]:
@@ -641,7 +648,7 @@ def _pieces(group: Group, raw: RawPartial, begin: float) -> Iterator[Partial]:
         among = set(ranks)
         values = raw.values[elements.start : elements.stop]
         contributors = tuple(rank for rank in merged if rank in among)
-        yield Partial(raw.device, values, contributors, (elements,), end - begin)
+        yield Partial(raw.device, values, contributors, (elements,), (end - begin) / SECOND)
 
 
 def _empty(group: Group, raw: RawPartial) -> Partial:
@@ -691,8 +698,6 @@ def _finished(
     sums are its handle's to keep.
     """
     outcome = yield from work()
-    # in whole picoseconds, which the difference of two floats is not
-    lasted = None if outcome.time is None else round(outcome.time, 12)
     for output, array in zip(call.outputs, values, strict=True):
         if array is not None and not np.may_share_memory(output, array):
             array[...] = output.reshape(array.shape)
@@ -706,7 +711,7 @@ def _finished(
         partials={},
         payload_bytes=outcome.payload_bytes,
         frames=outcome.frames,
-        time=lasted,
+        time=outcome.time,
         spent=outcome.spent,
         path=outcome.path,
         bound=outcome.bound,

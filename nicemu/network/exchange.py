@@ -16,7 +16,6 @@ import numpy as np
 
 from nicemu._nicemu import ffi
 from nicemu.device.image import LEAVING, Context, KernelImage
-from nicemu.device.machine import SECOND
 from nicemu.device.nic import kinds_of
 from nicemu.dtypes import Item
 from nicemu.errors import ArgumentError
@@ -37,8 +36,8 @@ class Exchange:
         outputs: per worker where its part of the result goes, 1-D contiguous, or None.  It may be
             that worker's input, or the same elements of it, and lies over no other array.
         offsets: per worker the index in the whole of its output's first element; None: all 0.
-        partials: True: keep the partial sums of every device.  The survivors' of an exchange that
-            fails are there anyway.
+        partials: True: keep the partial sums of every device.  The survivors' of chunks whose
+            result was not made when an exchange fails are there anyway.
         context: of the whole's first element: its ``element`` and ``seed`` count.
     """
 
@@ -222,8 +221,10 @@ class RawPartial:
         bits = np.unpackbits(self.words.view(np.uint8), axis=1, bitorder="little")
         return bits[:, : self.workers].astype(bool)
 
-    def pieces(self) -> Iterator[tuple[range, tuple[int, ...], float]]:
-        """Stretches of elements that are there: which, of which ranks, and when the last was."""
+    def pieces(self) -> Iterator[tuple[range, tuple[int, ...], int]]:
+        """Stretches of elements that are there: which, of which ranks, and when the last was, in
+        virtual picoseconds.
+        """
         there, words = self.times != 0, self.words
         differ = (there[1:] != there[:-1]) | (words[1:] != words[:-1]).any(axis=1)
         edges = [0, *(1 + np.flatnonzero(differ)).tolist(), there.size]
@@ -232,7 +233,7 @@ class RawPartial:
             if there[begin:end].any():
                 elements = range(begin * self.chunk, min(end * self.chunk, count))
                 ranks = tuple(np.flatnonzero(members[begin]).tolist())
-                yield elements, ranks, int(self.times[begin:end].max()) / SECOND
+                yield elements, ranks, int(self.times[begin:end].max())
 
 
 @dataclass(frozen=True)

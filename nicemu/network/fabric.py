@@ -163,7 +163,8 @@ class Passage:
         seq: its number in its group, or among relays.
         done: True when it has ended, well or not.
         error: why it has no result; None when it has one, or has not ended.
-        time: virtual seconds at which it ended.
+        ended: virtual picoseconds at which it did.
+        time: the same in seconds.
         spent: what they were spent on, on the longest way to its end, with a timed fabric; None
             before that, or without.
         path: the steps of that way, where the fabric records; see :meth:`Fabric.record`.
@@ -174,7 +175,7 @@ class Passage:
         self.seq = seq
         self.done = False
         self.error: NicemuError | None = None
-        self.time: float | None = None
+        self.ended: int | None = None
         self.spent: dict[str, float] | None = None
         self.path: tuple[Step, ...] | None = None
         self._fabric = fabric
@@ -184,10 +185,15 @@ class Passage:
         """Numbers of its group and in it."""
         return RELAYS, self.seq
 
+    @property
+    def time(self) -> float | None:
+        """Virtual seconds at which it ended."""
+        return None if self.ended is None else self.ended / SECOND
+
     def _end(self, error: NicemuError | None) -> None:
-        self.done = True
         self.error = error
-        self.time = self._fabric.now
+        self.ended = self._fabric.ticks
+        self.done = True  # last: other threads look at it
 
     def wait(self) -> None:
         """Let virtual time pass until it has ended.
@@ -301,6 +307,15 @@ class Group:
         instance("exchange", exchange, Exchange, "pass an Exchange")
         with self.fabric._lock:
             return self.fabric._start(self, exchange)
+
+    def settle(self) -> None:
+        """Let virtual time pass until its exchanges have ended: where one has failed, those that
+        had all their results before, and whose hosts are about to return.
+        """
+        tickets = list(self.fabric._tickets.items())
+        for ticket in (t for (group, _), t in tickets if group == self.number):
+            while not ticket.done:
+                self.fabric._step()
 
     def close(self) -> None:
         """Give the slots back.  What is in flight ends with an error."""
@@ -751,9 +766,14 @@ class Fabric:
     # ---- time ------------------------------------------------------------------------------------
 
     @property
+    def ticks(self) -> int:
+        """Virtual picoseconds since the fabric was made: differences of them are exact."""
+        return int(lib.nicemu_fabric_now(self._fabric))
+
+    @property
     def now(self) -> float:
-        """Virtual seconds since the fabric was made."""
-        return float(lib.nicemu_fabric_now(self._fabric)) / SECOND
+        """The same in seconds."""
+        return self.ticks / SECOND
 
     def run(self, until: float | None = None) -> None:
         """Let virtual time pass until nothing is under way, and nothing waits.
@@ -820,8 +840,8 @@ class Fabric:
         elif news.kind == lib.NICEMU_FAILED and isinstance(ticket, Ticket):
             error = self._failure(ticket, news)
             ticket._group._failed = str(error)
+            self._salvage(ticket)  # first: who waits for its end looks at what is there
             self._end(ticket, error)
-            self._salvage(ticket)
         elif news.kind == lib.NICEMU_FAILED:
             source = f"rank{self._hosts.index(news.node)}"
             self._end(
@@ -908,10 +928,11 @@ class Fabric:
 
     def _schedule(self, link: Link, at: float | None, *, down: bool) -> None:
         with self._lock:
-            now = lib.nicemu_fabric_now(self._fabric)
+            now = self.ticks
             when = now if at is None else _picoseconds(at, "time")
-            if when < now:
+            if when < now and at != self.now:  # which is as near as a float comes
                 raise ArgumentError(f"time {at} is past: it is {self.now}")
+            when = max(when, now)
             what = f"link of {link.child} to {link.parent}"
             _core.call(what, lib.nicemu_fabric_schedule, self._fabric, link.number, down, when)
 
