@@ -236,12 +236,12 @@ class Machine:
 
     @property
     def cycle(self) -> int:
-        """Picoseconds of a cycle."""
+        """Picoseconds of a cycle, rounded down."""
         return SECOND // self.frequency
 
     @property
     def dma_byte(self) -> int:
-        """Femtoseconds in which the DMA engine of a cluster moves a byte."""
+        """Femtoseconds in which the DMA engine of a cluster moves a byte, rounded down."""
         return 1000 * self.cycle // self.dma_bytes
 
 
