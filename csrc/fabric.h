@@ -46,7 +46,7 @@ struct party {
     struct member **member; /* on all planes; children before their parents */
     u32 members;
     struct member *root[PLANES];
-    bool suspect[PLANES]; /* a worker's resends on this plane stay without an answer */
+    bool suspect[PLANES]; /* resends on this plane stay without an answer: it is to be left */
 };
 
 struct relay; /* a collective by hosts, and ... */

@@ -7,6 +7,7 @@
 static bool leave_plane(struct nicemu_fabric *f, struct party *p, u32 plane, u64 down_at)
 {
     struct group *g = &p->group;
+    memset(p->suspect, 0, sizeof p->suspect); /* nor the other: it is alone now */
     u64 sends = (u64)g->workers * g->planes * g->window + f->most_sends;
     if (!fabric_reserve(f, sends) ||
         !fabric_grow((void **)&f->replay, &f->replay_room, f->replays + 1, sizeof *f->replay))
@@ -31,7 +32,6 @@ static bool use_plane(struct nicemu_fabric *f, struct party *p, u32 plane)
     if (!exchange_reserve(f, g, 0))
         return false;
     u32 first = group_use_plane(g, plane);
-    p->suspect[plane] = false;
     for (u32 i = 0; i < p->members; i++)
         if (p->member[i]->plane == plane)
             device_restart(p->member[i], first);
@@ -74,7 +74,7 @@ bool party_leave_suspects(struct nicemu_fabric *f, struct party *p)
 {
     struct group *g = &p->group;
     for (u32 plane = 0; plane < g->planes; plane++)
-        if (p->suspect[plane] && g->plan[plane].up && g->plan[1 - plane].up && !g->failed)
+        if (p->suspect[plane] && !g->failed)
             return leave_plane(f, p, plane, 0);
     return true;
 }

@@ -718,6 +718,29 @@ def test_a_silent_plane_is_left() -> None:
     assert replay.down is None and replay.chunks > 0
 
 
+def test_planes_that_were_suspected_at_once_are_left_again() -> None:
+    """The links of both are cut for a while: nobody says so, resends find out, one is left.  When
+    that is back, and the other's is cut again, the other is left as soon.
+    """
+    fabric = Fabric(4, "star", planes=2, detection=1.0, max_resends=8)
+    links = [fabric.link("rank0", device) for device in ("nic0", "nic0@1")]
+    for link in links:
+        link.down(at=1e-6)
+        link.up(at=2.8e-3)
+    inputs = streams(4, 20_000)
+    with fabric.group() as group:
+        took = []
+        for plane in (0, 1):
+            start = fabric.now
+            ticket = group.start(Exchange(kernel("sum", "bfloat16"), inputs, [None] * 4))
+            links[plane].down()
+            ticket.wait()
+            took.append(fabric.replays()[-1].detected - start)
+            fabric.run(until=fabric.now + 2)  # what has become of the links is seen
+    assert [replay.plane for replay in fabric.replays()] == [0, 1]
+    assert took[0] == pytest.approx(took[1])
+
+
 def test_an_interrupt_is_heard_and_the_fabric_goes_on() -> None:
     fabric = Fabric(4, "star")
     inputs = streams(4, 3_000_000, "float32")
