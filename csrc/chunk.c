@@ -224,7 +224,7 @@ static bool invoke(struct work *w, struct call *call)
     if (d->outlet->trace.on)
         put_call(w, call, &end.stop, ran, alone);
     if (!good) {
-        w->version->state = SLOT_FAILED;
+        slot_fail(w->version);
         d->outlet->broke(d->outlet->fabric, d, w->member->group, w->turn, w->kept->core, &end);
     }
     return good;
@@ -523,10 +523,10 @@ static void pass_on(struct work *w)
 {
     struct member *m = w->member;
     if (m->root) {
-        w->version->state = SLOT_RESULT;
+        slot_end(w->version);
         chunk_send_down_all(w, w->now);
     } else {
-        w->version->state = SLOT_SENT;
+        slot_send(w->version);
         w->kept->up.packet.child = (u16)m->as_child;
         chunk_send_up(m, w->kept, w->now);
     }

@@ -1,8 +1,9 @@
 /* chunk.h: a chunk at work in a lane of a device, from the first child's payload to the frames that
  * leave. Owns: which entry is called with which payloads, on which core and when; what is kept of a
  * version of a slot; partial sums' records. Which frame is taken, and when its payload is moved in,
- * is device.c's affair; what is owed to whom, slot.c's; the arithmetic, the image's alone: nothing
- * is added here. */
+ * is device.c's affair, which adds to what is kept a result from above, until when what is passed
+ * on is moved, and who is missing in a partial sum that it enters for a child; what is owed to whom
+ * is slot.c's; the arithmetic, the image's alone: nothing is added here. */
 #ifndef NICEMU_CHUNK_H
 #define NICEMU_CHUNK_H
 

@@ -349,7 +349,7 @@ static enum verdict receive_down(struct device *d, struct member *m, const struc
     w.kept->down = (struct message){.packet = *p, .payload = f->payload, .bytes = f->payload_bytes};
     w.kept->down.owner = buffer_hold(f->owner);
     w.kept->down.source = d->outlet->trace.frame;
-    w.version->state = SLOT_RESULT;
+    slot_end(w.version);
     chunk_send_down_all(&w, parsed(d, now));
     return ACCEPTED;
 }

@@ -1,7 +1,7 @@
 /* fabric.h: hosts, devices, links and the clock put together.
- * Owns: all memory of a fabric, which node is where, the loop of events, what
- * is done when a plane dies or a collective fails.  What a station does with a frame belongs to
- * host.c and device.c. */
+ * Owns: all memory of a fabric, which node is where, the loop of events.  What a station does with
+ * a frame belongs to host.c and device.c; what is done when a plane dies or a collective fails, to
+ * failure.c. */
 #ifndef NICEMU_FABRIC_H
 #define NICEMU_FABRIC_H
 

@@ -1,9 +1,9 @@
 /* inbound.h: parsed payloads that wait for a DMA engine to move them into the scratchpad.
  * Owns: which of them is moved next.  Messages take turns in the order in which they became ready,
  * and each is ready again, behind the others, when it has had its turn and its next payload is
- * there: round robin, as protocol.md's and the published RISC-V NIC's scheduler (mpq_engine.sv) has
- * it.  Payloads of one message follow one another as they came.  When an engine is idle is
- * schedule.c's affair; what a payload is, its owner's, who keeps a struct inbound in it.
+ * there: round robin, as the published RISC-V NIC's scheduler (mpq_engine.sv) has it.  Payloads of
+ * one message follow one another as they came.  When an engine is idle is schedule.c's affair; what
+ * a payload is, its owner's, who keeps a struct inbound in it.
  *
  * A message is known by its sender, who keeps a list of those of his that wait, and its number. */
 #ifndef NICEMU_INBOUND_H

@@ -1,5 +1,6 @@
 /* outlet.h: how a node hands frames to its links, and news to whoever runs the fabric.
- * Owns: the functions that fabric.c provides for device.c, chunk.c and host.c. */
+ * Owns: the message, and what device.c, chunk.c and host.c call without knowing who does it: send
+ * and wake are fabric.c's, stored and emitted exchange.c's, waits and broke failure.c's. */
 #ifndef NICEMU_OUTLET_H
 #define NICEMU_OUTLET_H
 

@@ -1,7 +1,7 @@
 /* schedule.h: the cores, DMA engines and banks of a NIC over virtual time: which of them takes what
  * is handed to them, from when until when. Owns: when each is idle again, and who waits for whom.
- * What is handed to them, and what a call asks, is its callers' affair: chunk.c's handlers, and
- * relay.c's of a host's own NIC. */
+ * What is handed to them, and what a call asks, is its callers' affair: payloads are device.c's,
+ * handlers and what these leave chunk.c's, and all of a host's own NIC relay.c's. */
 #ifndef NICEMU_SCHEDULE_H
 #define NICEMU_SCHEDULE_H
 

@@ -60,6 +60,21 @@ struct slot_version *slot_take(struct slot *s, u32 round, struct slot_key key, u
 void slot_park(struct slot_version *v, u32 child);
 /* Children that may be merged next, in child order and without a gap, as bits. */
 u64 slot_ready(const struct slot *s, const struct slot_version *v);
+/* The partial sum is on its way up. */
+static inline void slot_send(struct slot_version *v)
+{
+    v->state = SLOT_SENT;
+}
+/* The result is there: a root's own, or from above. */
+static inline void slot_end(struct slot_version *v)
+{
+    v->state = SLOT_RESULT;
+}
+/* A handler has failed. */
+static inline void slot_fail(struct slot_version *v)
+{
+    v->state = SLOT_FAILED;
+}
 /* Have all been merged? */
 static inline bool slot_complete(const struct slot *s, const struct slot_version *v)
 {
