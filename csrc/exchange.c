@@ -147,7 +147,6 @@ int nicemu_exchange_start(nicemu_fabric *f, uint32_t group, const nicemu_exchang
     g->in_flight++;
     e->started = f->clock.now;
     e->posted = e->started + f->config.software;
-    f->outlet.path = (struct path){.end = e->started};
     if (!e->chunks)
         finish(f, g, e);
     bool copies = may_change(f);
@@ -178,7 +177,7 @@ void nicemu_fabric_progress(const nicemu_fabric *f, uint64_t *chunks, uint64_t *
 {
     *chunks = *left = 0;
     for (u32 i = 0; i < MAX_GROUPS; i++) {
-        const struct exchange *e = f->party[i] ? f->party[i]->group.first : NULL;
+        const struct exchange *e = f->party[i] ? group_oldest(&f->party[i]->group) : NULL;
         for (; e; e = e->after) {
             *chunks += e->chunks;
             *left += e->left;

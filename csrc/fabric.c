@@ -357,7 +357,7 @@ static bool at_work(const struct nicemu_fabric *f)
 {
     bool work = f->relay;
     for (u32 i = 0; i < MAX_GROUPS; i++)
-        work |= f->party[i] && f->party[i]->group.in_flight;
+        work |= f->party[i] && group_oldest(&f->party[i]->group);
     return work;
 }
 
@@ -552,13 +552,8 @@ void fabric_pump(struct nicemu_fabric *f, struct worker *w)
 /* A worker's timer; its group may be gone. */
 static void tick(struct nicemu_fabric *f, u32 group, struct worker *w)
 {
-    const struct party *p = party_of(f, group);
-    if (!p)
+    if (!party_of(f, group))
         return;
-    if (f->outlet.timed && p->group.first) {
-        f->outlet.path = (struct path){.end = p->group.first->started};
-        path_until(&f->outlet.path, STAGE_TIMER, f->clock.now);
-    }
     u64 next = worker_tick(w, f->clock.now);
     w->timed = next != 0;
     if (next)

@@ -1,8 +1,8 @@
 /* group.h: what all stations of a group agree upon before a frame is sent: who takes part, which
  * collectives are in flight, which chunk has which turn.
  * Owns: the cut of a collective into chunks, the turns (plane, lane, round) of chunks, what is to
- * be done again after a plane has died.  What a station does in a turn belongs to host.c and
- * device.c.
+ * be done again after a plane has died.  What a station does in a turn belongs to host.c,
+ * device.c and chunk.c.
  *
  * The turns of a plane follow one another through the lanes, and when these have all been used,
  * through the lanes in the next round. */
@@ -98,6 +98,12 @@ struct group {
     u64 again_left; /* of those given anew, not yet over */
 };
 
+/* The oldest collective in flight, or NULL.  Those of a group that has failed are over: they are
+ * kept for what was merged. */
+static inline const struct exchange *group_oldest(const struct group *g)
+{
+    return g->failed ? NULL : g->first;
+}
 struct piece exchange_piece(const struct exchange *e, u32 chunk);
 /* The turn at that place; NULL when it is over or not given yet. */
 struct turn *group_find(struct group *g, u32 plane, struct place place);

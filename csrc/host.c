@@ -46,7 +46,7 @@ static u64 put_turn(const struct worker *w, u32 kind, u32 plane, const struct tu
                  .round = t->place.round, .seq = t->exchange->seq, .chunk = t->chunk);
 }
 
-static void send(struct worker *w, u32 plane, const struct turn *t, u64 now)
+static void send(const struct worker *w, u32 plane, const struct turn *t, u64 now)
 {
     struct message m = contribution(w, plane, t);
     m.source = w->wait[plane][t->place.lane].record;
@@ -61,27 +61,43 @@ static void send(struct worker *w, u32 plane, const struct turn *t, u64 now)
     buffer_release(copy);
 }
 
-static void send_plane(struct worker *w, u32 plane, u64 now)
+/* Send what no frame has brought about: the way to it is the time since its collective began. */
+static void send_unasked(const struct worker *w, u32 plane, const struct turn *t, u64 now)
 {
-    for (;;) {
-        struct place place = w->next[plane];
-        struct wait *wait = &w->wait[plane][place.lane];
-        struct turn *t = wait->busy ? NULL : group_turn(w->group, plane, place);
-        if (!t)
-            return;
-        *wait = (struct wait){
-            .busy = true, .place = place, .deadline = now + w->timeout, .patience = w->timeout};
-        wait->record = put_turn(w, NICEMU_SPAN_OPEN, plane, t, 0, now);
-        w->next[plane] = place_after(place, w->group->window);
-        w->waiting++;
-        send(w, plane, t, now);
-    }
+    w->outlet->path = (struct path){.end = t->exchange->started};
+    outlet_until(w->outlet, STAGE_TIMER, now);
+    send(w, plane, t, now);
+}
+
+/* The next turn on a plane, if the window has room for it: it is to be sent. */
+static struct turn *open_turn(struct worker *w, u32 plane, u64 now)
+{
+    struct place place = w->next[plane];
+    struct wait *wait = &w->wait[plane][place.lane];
+    struct turn *t = wait->busy ? NULL : group_turn(w->group, plane, place);
+    if (!t)
+        return NULL;
+    *wait = (struct wait){
+        .busy = true, .place = place, .deadline = now + w->timeout, .patience = w->timeout};
+    wait->record = put_turn(w, NICEMU_SPAN_OPEN, plane, t, 0, now);
+    w->next[plane] = place_after(place, w->group->window);
+    w->waiting++;
+    return t;
 }
 
 void worker_send(struct worker *w, u64 now)
 {
     for (u32 plane = 0; plane < w->group->planes; plane++)
-        send_plane(w, plane, now);
+        for (const struct turn *t; (t = open_turn(w, plane, now));)
+            send_unasked(w, plane, t, now);
+}
+
+/* A result has made room in the window. */
+static void go_on(struct worker *w, u64 now)
+{
+    for (u32 plane = 0; plane < w->group->planes; plane++)
+        for (const struct turn *t; (t = open_turn(w, plane, now));)
+            send(w, plane, t, now);
 }
 
 u64 worker_tick(struct worker *w, u64 now)
@@ -99,7 +115,7 @@ u64 worker_tick(struct worker *w, u64 now)
                 wait->patience *= wait->patience < LONGEST_PATIENCE * w->timeout ? 2 : 1;
                 wait->deadline = now + wait->patience;
                 w->host->counters.resent++;
-                send(w, plane, t, now);
+                send_unasked(w, plane, t, now);
             }
             if (wait->busy && (!next || wait->deadline < next))
                 next = wait->deadline;
@@ -178,6 +194,6 @@ enum verdict host_receive(struct host *h, const struct packet *p, const struct f
         return DROP_KIND;
     enum verdict v = accept(w, plane, p, f, now);
     if (!v)
-        worker_send(w, now);
+        go_on(w, now);
     return v;
 }

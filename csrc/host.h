@@ -1,6 +1,6 @@
 /* host.h: the worker's end: chunks go up, at most a window of them at a time; results come down.
  * Owns: which lanes wait for what, resends by timer, storing of results.  Which chunk has which
- * turn is group.c's; what happens when resends do not help, fabric.c's. */
+ * turn is group.c's; what happens when resends do not help, failure.c's. */
 #ifndef NICEMU_HOST_H
 #define NICEMU_HOST_H
 
@@ -41,7 +41,8 @@ struct worker {
 
 enum { LONGEST_PATIENCE = 8 }; /* times the timeout */
 
-/* Send what the window has room for. */
+/* Send what the window has room for, of its own accord: a result that makes room is host_receive's
+ * affair. */
 void worker_send(struct worker *w, u64 now);
 /* Resend what is overdue; the time of the next look, or 0 when nothing waits. */
 u64 worker_tick(struct worker *w, u64 now);

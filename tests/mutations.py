@@ -203,6 +203,22 @@ MUTATIONS: tuple[Mutation, ...] = (
     ),
     Mutation(
         0,
+        "a plane stays suspected when the other has been left",
+        "csrc/failure.c",
+        "memset(p->suspect, 0, sizeof p->suspect);",
+        "p->suspect[plane] = false;",
+        "tests/test_fabric.py::test_planes_that_were_suspected_at_once_are_left_again",
+    ),
+    Mutation(
+        0,
+        "a group that has failed is at work",
+        "csrc/group.h",
+        "return g->failed ? NULL : g->first;",
+        "return g->first;",
+        "tests/test_scheduling.py::test_a_group_that_has_failed_is_no_work",
+    ),
+    Mutation(
+        0,
         "what a dead plane had begun is not begun again",
         "csrc/group.c",
         "if (g->again_next < g->again_n)",

@@ -363,6 +363,21 @@ def test_a_group_that_has_failed_goes_on_with_nothing() -> None:
         assert fabric.counters().sent == sent
 
 
+def test_a_group_that_has_failed_is_no_work() -> None:
+    """While it is open, too, what others do takes the same time whenever it is begun."""
+    fabric = fabric_of(8, "cards", max_resends=2)
+    failing, world = (
+        nicemu.Communicator(fabric, ranks=ranks, algorithm="in-network")
+        for ranks in (range(4), range(4, 8))
+    )
+    fabric.link("rank0", "nic0").down()
+    with pytest.raises(nicemu.CollectiveError, match="rank0"):
+        failing.allreduce(streams(4, 2560))
+    assert fabric.progress() == (0, 0)
+    fabric.run()
+    assert len({world.allreduce(streams(4, 8000)).time for _ in range(12)}) == 1
+
+
 @pytest.mark.parametrize("collective", ["broadcast", "all_gather"])
 def test_what_is_passed_on_leaves_when_it_has_been_moved(collective: str) -> None:
     """Though copies of it, and of what others send, ask for it before."""
