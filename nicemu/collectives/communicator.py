@@ -214,14 +214,12 @@ class _Merged:
         sent: bytes that ranks have sent each other for it.
         relay: the messages to that end; None where nobody keeps time.
         passage: of the messages, and those that spread the result, once they have left.
-        begin: virtual picoseconds at which they did.
     """
 
     pieces: list[Piece]
     sent: int
     relay: Relay | None
     passage: Passage | None = None
-    begin: int = 0
 
 
 #: yields partial sums as they are made
@@ -468,7 +466,7 @@ class Communicator:
                 self._group.close()
                 self._group = self.fabric.group(self._workers, **self._slots)
             group = self._group
-        before, begin = self.fabric.counters(), self.fabric.ticks
+        before = self.fabric.counters()
         exchange = Exchange(
             image=call.image,
             inputs=[x if x.size or call.image else None for x in call.inputs],
@@ -478,15 +476,13 @@ class Communicator:
             context=call.context,
         )
         ticket = group.start(exchange)
-        return partial(self._driven, call, group, ticket, before, begin)
+        return partial(self._driven, call, group, ticket, before)
 
-    def _driven(
-        self, call: _Call, group: Group, ticket: Ticket, before: FabricCounters, begin: int
-    ) -> _Work:
+    def _driven(self, call: _Call, group: Group, ticket: Ticket, before: FabricCounters) -> _Work:
         try:
             for device in ticket:
                 if call.partials:
-                    yield from _pieces(group, ticket.partials()[device], begin)
+                    yield from _pieces(group, ticket.partials()[device], ticket.began)
             if not ticket.exchange.whole:  # there is no chunk whose end could be told of
                 yield from (_empty(group, raw) for raw in ticket.partials().values())
         except CollectiveError as error:
@@ -501,21 +497,21 @@ class Communicator:
             raise WorkerLostError(
                 f"{call.record.name}: {what} {who}: {remedy} over links that lose less",
                 missing=tuple(group.ranks.index(worker) for worker in lost),
-                partials=gather(piece for raw in raws for piece in _pieces(group, raw, begin)),
+                partials=gather(p for raw in raws for p in _pieces(group, raw, ticket.began)),
             ) from error
         shares: list[Share] = []
         if call.image and group.order is not None:
             names = {path: name for name, path in group.names.items()}
             shares.append(Share(range(call.inputs[0].size), group.order, names))
-        lasted = _lasted(ticket, begin)
+        assert ticket.lasted is not None
         return _Outcome(
             shares=tuple(shares),
             payload_bytes=_crossing(call, group),
             frames=self.fabric.counters() - before,
-            time=lasted,
+            time=ticket.lasted,
             spent=ticket.spent,
             path=ticket.path,
-            bound=self._bound(IN_NETWORK, call, lasted),
+            bound=self._bound(IN_NETWORK, call, ticket.lasted),
         )
 
     def _bound(self, algorithm: str, call: _Call, time: float) -> float | None:
@@ -566,7 +562,8 @@ class Communicator:
         passage = self._passed(algorithm, call, kept[0])
         if passage is None:
             return _Outcome(tuple(shares), sent)
-        time = _lasted(passage, kept[0].begin)
+        assert passage.lasted is not None
+        time = passage.lasted
         bound = self._bound(algorithm, call, time)
         spent, path = passage.spent, passage.path
         return _Outcome(tuple(shares), sent, time=time, spent=spent, path=path, bound=bound)
@@ -578,7 +575,6 @@ class Communicator:
             return None
         if merged.passage is None:
             self._spread(algorithm, call, merged.pieces, relay)
-            merged.begin = self.fabric.ticks
             merged.passage = self.fabric.relay(relay, self._workers)
         merged.passage.wait()
         return merged.passage
@@ -630,12 +626,6 @@ class Communicator:
 
             pieces = yield from _told(how.reduce(call.inputs, merge), call.partials)
         return _Merged(pieces, sent, relay)
-
-
-def _lasted(passage: Passage, begin: int) -> float:
-    """Seconds from those virtual picoseconds to its end."""
-    assert passage.ended is not None
-    return (passage.ended - begin) / SECOND
 
 
 def _pieces(group: Group, raw: RawPartial, begin: int) -> Iterator[Partial]:

@@ -163,8 +163,9 @@ class Passage:
         seq: its number in its group, or among relays.
         done: True when it has ended, well or not.
         error: why it has no result; None when it has one, or has not ended.
-        ended: virtual picoseconds at which it did.
-        time: the same in seconds.
+        began, ended: virtual picoseconds at which it did.
+        time: virtual seconds at which it ended.
+        lasted: seconds from its beginning to its end.
         spent: what they were spent on, on the longest way to its end, with a timed fabric; None
             before that, or without.
         path: the steps of that way, where the fabric records; see :meth:`Fabric.record`.
@@ -175,6 +176,7 @@ class Passage:
         self.seq = seq
         self.done = False
         self.error: NicemuError | None = None
+        self.began = fabric.ticks
         self.ended: int | None = None
         self.spent: dict[str, float] | None = None
         self.path: tuple[Step, ...] | None = None
@@ -187,8 +189,13 @@ class Passage:
 
     @property
     def time(self) -> float | None:
-        """Virtual seconds at which it ended."""
+        """Virtual seconds at which it ended; None before that."""
         return None if self.ended is None else self.ended / SECOND
+
+    @property
+    def lasted(self) -> float | None:
+        """Seconds from its beginning to its end; None before that."""
+        return None if self.ended is None else (self.ended - self.began) / SECOND
 
     def _end(self, error: NicemuError | None) -> None:
         self.error = error
