@@ -184,17 +184,24 @@ def test_nothing_to_bound() -> None:
     assert world.allreduce([np.ones(3, np.float32)] * 2).bound is None
 
 
-def test_of_collectives_one_after_another() -> None:
+@pytest.mark.parametrize(
+    ("element", "presets"),
+    [
+        ("bfloat16", ("wide", "per-hop")),
+        ("float8_e4m3fn", ("per-hop", "per-add")),  # only their accumulators differ in size
+    ],
+)
+def test_of_collectives_one_after_another(element: str, presets: tuple[str, str]) -> None:
     """What a communicator keeps of one is not taken for that of another."""
     fabric = nicemu.Fabric(5, "cards", time="packet", mtu=256)
-    inputs = {count: streams(5, count) for count in (10, 700)}
+    inputs = {count: streams(5, count, element) for count in (10, 700)}
     calls = [
         (name, algorithm, count, root, preset)
         for name in ("allreduce", "reduce", "broadcast")
         for algorithm in EVERY
         for count in inputs
         for root in ((0, 4) if COLLECTIVES[name].rooted else (0,))
-        for preset in ("wide", "per-hop")
+        for preset in presets
     ]
     found: list[list[float | None]] = [[], []]
     kept = nicemu.Communicator(fabric, window=4)

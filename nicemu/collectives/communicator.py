@@ -273,7 +273,7 @@ class Communicator:
             self.fabric = Fabric(whole("fabric", fabric, 1, MAX_RANKS, " workers, or a Fabric"))
         most = self.fabric.ranks - 1
         self._workers = range(most + 1) if ranks is None else wholes("ranks", ranks, 0, most)
-        self._bounds: dict[tuple[object, ...], Bound] = {}
+        self._bounds: dict[tuple[str, Job], Bound] = {}
         self._slots = {"window": window, "job": job}
         self._group = self.fabric.group(self._workers, **self._slots)
         self._lock = Lock()  # of the group, which is another after a failure, and of the count
@@ -518,18 +518,11 @@ class Communicator:
         """The least time that it could take, which the time that it took is held against."""
         if self.fabric.network is None:
             return None
-        gives = [x.nbytes for x in call.inputs]
+        gives = tuple(x.nbytes for x in call.inputs)
         count = call.inputs[0].size if call.image else sum(gives)
-        job = Job(call.record, call.image, gives, count, self.fabric.mtu, call.root)
-        key = (
-            algorithm,
-            call.record.name,
-            call.image is None,
-            job.sizes(),
-            *gives,
-            count,
-            call.root,
-        )
+        formats = call.image.formats if call.image else None
+        job = Job(call.record, formats, gives, count, self.fabric.mtu, call.root)
+        key = algorithm, job
         if (bound := self._bounds.get(key)) is None:  # of many ranks it takes a while
             if len(self._bounds) == BOUNDS:
                 self._bounds.clear()

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from nicemu.collectives.collective import Collective
-from nicemu.device.image import KernelImage
+from nicemu.device.image import Formats
 from nicemu.errors import TimingError
 from nicemu.network.fabric import Fabric, Link
 from nicemu.network.packet import FRAME_BYTES
@@ -55,11 +55,11 @@ class Bound:
 
 @dataclass(frozen=True)
 class Job:
-    """What is asked for.
+    """What is asked for; of a fabric's workers and an algorithm, all that a bound depends on.
 
     Attributes:
         record: the collective.
-        image: the op; None: payloads are moved.
+        formats: of the op's image; None: payloads are moved.
         gives: bytes that each rank brings.
         count: elements of the whole array; of what is moved, bytes.
         frame: most bytes of a frame's payload.
@@ -67,8 +67,8 @@ class Job:
     """
 
     record: Collective
-    image: KernelImage | None
-    gives: Sequence[int]
+    formats: Formats | None
+    gives: tuple[int, ...]
     count: int
     frame: int
     root: int
@@ -79,15 +79,14 @@ class Job:
         Args:
             partials: whether partial sums cross a link.
         """
-        rows = self.image.formats.row_bytes(partials) if self.image else 1
+        rows = self.formats.row_bytes(partials) if self.formats else 1
         return self.frame // rows
 
     def sizes(self) -> tuple[int, int, int]:
         """Bytes of an element, of its partial sum and of its result."""
-        if self.image is None:
+        if self.formats is None:
             return 1, 1, 1
-        formats = self.image.formats
-        return formats.element.size, formats.partial.size, formats.result.size
+        return self.formats.element.size, self.formats.partial.size, self.formats.result.size
 
 
 class _Ways:
@@ -178,7 +177,7 @@ def bound_of(fabric: Fabric, workers: Sequence[int], algorithm: str, job: Job) -
 def _in_network(ways: _Ways, job: Job) -> tuple[int, int]:
     """Every chunk goes up from all ranks, and down to all."""
     element, partial, result = job.sizes()
-    moved = job.image is None
+    moved = job.formats is None
     if moved:
         frames = sum(-(-size // job.frame) for size in job.gives) or 1
         least = 0  # of a frame's payload: a rank that gives nothing of a chunk sends an empty one
