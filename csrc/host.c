@@ -64,7 +64,7 @@ static void send(const struct worker *w, u32 plane, const struct turn *t, u64 no
 /* Send what no frame has brought about: the way to it is the time since its collective began. */
 static void send_unasked(const struct worker *w, u32 plane, const struct turn *t, u64 now)
 {
-    w->outlet->path = (struct path){.end = t->exchange->started};
+    w->outlet->path = path_from(t->exchange->started);
     outlet_until(w->outlet, STAGE_TIMER, now);
     send(w, plane, t, now);
 }
@@ -92,12 +92,18 @@ void worker_send(struct worker *w, u64 now)
             send_unasked(w, plane, t, now);
 }
 
-/* A result has made room in the window. */
+/* A result has made room in the window.  The way to it is that of the collectives which began when
+ * its own did; the others have waited for the window since they began. */
 static void go_on(struct worker *w, u64 now)
 {
+    const struct path way = w->outlet->path;
     for (u32 plane = 0; plane < w->group->planes; plane++)
-        for (const struct turn *t; (t = open_turn(w, plane, now));)
+        for (const struct turn *t; (t = open_turn(w, plane, now));) {
+            bool same = way.begin == t->exchange->started;
+            w->outlet->path = same ? way : path_from(t->exchange->started);
+            outlet_until(w->outlet, STAGE_QUEUE, now);
             send(w, plane, t, now);
+        }
 }
 
 u64 worker_tick(struct worker *w, u64 now)

@@ -21,10 +21,15 @@ static inline u64 later(u64 a, u64 b)
 }
 
 struct path {
-    u64 end; /* picoseconds of virtual time; the spans add up to it from where the way begins */
+    u64 begin, end; /* picoseconds of virtual time; the spans add up from one to the other */
     u64 spent[STAGES];
     u64 via; /* number in the trace of the last step on it; 0: none */
 };
+
+static inline struct path path_from(u64 begin)
+{
+    return (struct path){.begin = begin, .end = begin};
+}
 
 /* The way goes on until `at`, if it is not there already. */
 static inline void path_until(struct path *p, enum stage stage, u64 at)

@@ -689,7 +689,7 @@ int nicemu_relay_start(nicemu_fabric *f, const nicemu_relay *what)
     r->number = f->relays++ & INT32_MAX;
     r->next = f->relay;
     f->relay = r;
-    const struct path start = {.end = f->clock.now};
+    const struct path start = path_from(f->clock.now);
     int number = (int)r->number;
     if (!r->left) {
         relay_end(f, r);

@@ -14,6 +14,7 @@ import nicemu
 from nicemu._core import stage_names
 from nicemu.device.machine import MACHINES, Network
 from nicemu.errors import ArgumentError, CollectiveError
+from nicemu.network.fabric import MAX_IN_FLIGHT
 from nicemu.network.packet import Kind, Packet, build, parse
 from nicemu.network.pcap import read
 from tests import page
@@ -314,3 +315,19 @@ def test_what_has_its_results_ends_well() -> None:
     assert not done.done
     again = world.start("allreduce", few)
     assert np.array_equal(done.wait().whole(), again.wait().whole())
+
+
+def test_a_time_begins_when_a_collective_does() -> None:
+    """Of many that are begun at once all but the first wait for the window, and the last ones for
+    others to end before they are begun.
+    """
+    fabric = nicemu.Fabric(4, "star", time="packet")
+    world = nicemu.Communicator(fabric, algorithm="in-network", window=8)
+    handles = [world.start("allreduce", gradients(4, 700)) for _ in range(MAX_IN_FLIGHT + 8)]
+    times = set()
+    for handle in handles:
+        result = handle.wait()
+        assert result.time is not None
+        assert sum(spent(result).values()) == pytest.approx(1e9 * result.time, abs=1e-3)
+        times.add(result.time)
+    assert len(times) > MAX_IN_FLIGHT / 2
