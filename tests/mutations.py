@@ -219,6 +219,22 @@ MUTATIONS: tuple[Mutation, ...] = (
     ),
     Mutation(
         0,
+        "the way of a frame that is sent again goes back to the oldest collective",
+        "csrc/host.c",
+        "(struct path){.end = t->exchange->started};",
+        "(struct path){.end = w->group->first->started};",
+        "tests/test_path.py::test_a_frame_that_is_sent_again_goes_back_to_its_own_collective",
+    ),
+    Mutation(
+        0,
+        "what is begun again on another plane goes the way of the last event",
+        "csrc/host.c",
+        "            send_unasked(w, plane, t, now);\n}",
+        "            send(w, plane, t, now);\n}",
+        "tests/test_path.py::test_what_is_begun_again_goes_back_to_its_own_collective",
+    ),
+    Mutation(
+        0,
         "what a dead plane had begun is not begun again",
         "csrc/group.c",
         "if (g->again_next < g->again_n)",

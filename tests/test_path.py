@@ -145,6 +145,65 @@ def test_lost_frames_cost_time() -> None:
         assert a is not None and b is not None and a.tobytes() == b.tobytes()
 
 
+def test_a_frame_that_is_sent_again_goes_back_to_its_own_collective() -> None:
+    """Of two that overlap the second ends first: the wait for its third try is over sooner."""
+    fabric = nicemu.Fabric(2, "star", time="packet")
+    world = nicemu.Communicator(fabric, algorithm="in-network")
+    link = fabric.link("rank0", "nic0")
+    link.down()
+    first = world.start("allreduce", gradients(2, 100))
+    link.up(at=40e-6)  # for nothing, but that makes it 50 us
+    link.down(at=50e-6)
+    fabric.run(until=50e-6)
+    second = world.start("allreduce", gradients(2, 100))
+    link.up(at=470e-6)
+    late = second.wait()
+    assert not first.done
+    timers = spent(late)["timers"]
+    assert 300e3 < timers < 1e9 * late.time  # type: ignore[operator]
+    assert spent(first.wait())["timers"] > 2 * timers
+
+
+@pytest.mark.parametrize("cut", [100.1e-6, 102e-6])
+def test_what_is_begun_again_goes_back_to_its_own_collective(cut: float) -> None:
+    """A group's chunks, when a plane is left, while another group is at work."""
+    detection = 10e-6
+    fabric = nicemu.Fabric(8, "cards", time="packet", planes=2, detection=detection)
+    other, world = (
+        nicemu.Communicator(fabric, ranks=ranks, algorithm="in-network")
+        for ranks in (range(4), range(4, 8))
+    )
+    busy = other.start("allreduce", gradients(4, 500_000))
+    fabric.run(until=100e-6)
+    start = fabric.now
+    work = world.start("allreduce", gradients(4, 4000))
+    fabric.link("rank4", "nic1").down(at=cut)
+    found = spent(work.wait())
+    assert found["timers"] == pytest.approx(1e9 * (cut + detection - start))
+    assert "software" not in found and not busy.done
+    assert "timers" not in spent(busy.wait())
+
+
+def test_what_a_plane_that_is_back_takes_goes_back_to_its_own_collective() -> None:
+    """Both planes are down when the second of two chunks has no place in the window."""
+    fabric = nicemu.Fabric(8, "cards", time="packet", planes=2, detection=10e-6)
+    first, second = (fabric.link("rank4", device) for device in ("nic1", "nic1@1"))
+    first.down()
+    fabric.run()
+    other, world = (
+        nicemu.Communicator(fabric, ranks=ranks, algorithm="in-network", window=window)
+        for ranks, window in ((range(4), 64), (range(4, 8), 1))
+    )
+    busy = other.start("allreduce", gradients(4, 500_000))
+    fabric.run(until=fabric.now + 100e-6)
+    second.down()
+    first.up()
+    work = world.start("allreduce", gradients(4, 1000))
+    found = spent(work.wait())
+    assert 10e3 <= found["timers"] < 11e3 and not busy.done
+    busy.wait()
+
+
 def test_nothing_is_sent_twice_on_clean_links() -> None:
     """However long the queues are, no timer runs out."""
     result = allreduce(64, "cards", 1 << 17, window=64, network=replace(NETWORK, rate=1e9))
