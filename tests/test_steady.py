@@ -215,6 +215,24 @@ def test_an_op_whose_cycles_depend_on_the_rank_is_refused() -> None:
         check_steady(op.image(machine=scalar), scalar)
 
 
+def test_what_is_known_of_an_image_says_nothing_of_another() -> None:
+    """The code is the same; the entries are those that do next to nothing."""
+
+    def halved(a: float, b: float) -> float:
+        total = a + b
+        while total > 1.0:
+            total = total * 0.5
+        return total
+
+    refused = nicemu.reduce_op(halved).image("float32", None, MACHINES["card"])
+    steady = replace(refused, entries=dict.fromkeys(REQUIRED, refused.entries["emit"]))
+    world = nicemu.Communicator(nicemu.Fabric(2, "star", time="only"))
+    check_steady(steady, MACHINES["card"])
+    world._check_timing_only(steady, None, False)
+    with pytest.raises(ArgumentError, match="acc of halved takes"):
+        world.allreduce([np.ones(10, np.float32)] * 2, refused)
+
+
 def test_a_machine_with_an_instruction_cache_is_refused() -> None:
     machine = MACHINES["pspin"]
     with pytest.raises(ArgumentError, match="or by what the core did before"):

@@ -237,8 +237,8 @@ class Result(Tabled):
         time: virtual seconds from its start to its end; None where hosts did it in a fabric that
             is not timed.  What hosts do begins when its handle is driven, once bits are merged.
         spent: what these were spent on, on the longest way to its end, where the fabric is timed:
-            "wire", "PCIe", "hops", "DMA", "core", "queueing", "device", "timers", "software".  Of
-            collectives that overlap, the way may begin in one before.
+            "wire", "PCIe", "hops", "DMA", "core", "conflicts", "queueing", "device", "timers",
+            "software".  While others of the group fill the window, it is queueing.
         path: the steps of that way, the critical path, where the fabric records: with
             ``Fabric(trace=)``, or after :meth:`nicemu.Fabric.record`.
         bound: the least time that it could take, see

@@ -285,7 +285,7 @@ class Communicator:
             if self.fabric.timing_only
             else Hosts(machine, simd=self.fabric.simd, cycles=timed)
         )
-        self._steady: set[bytes] = set()  # code whose cycles are known not to depend on data
+        self._steady: set[KernelImage] = set()  # whose cycles are known not to depend on data
         self._algorithm = self._checked_algorithm(algorithm)
         self._seq = 0
 
@@ -434,9 +434,9 @@ class Communicator:
                 f"{'partials' if partials else 'out'} with time='only', where nothing has values: "
                 "use time='packet'"
             )
-        if image is not None and image.code not in self._steady:
+        if image is not None and image not in self._steady:
             check_steady(image, self.fabric.machine)
-            self._steady.add(image.code)
+            self._steady.add(image)
 
     def _checked_algorithm(self, algorithm: str) -> str:
         known("algorithm", algorithm, _ALGORITHMS)

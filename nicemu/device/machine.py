@@ -151,7 +151,8 @@ class Machine:
         max_payload: most bytes of one packet's payload.
         max_fan_in: most payloads that one handler call takes, 1..8.
         isa: ISA string of what the cores have; None: everything.
-        frequency: of the cores, 1e6..1e11 Hz.
+        frequency: of the cores, 1e6..1e11 Hz; virtual time counts in whole picoseconds, and rounds
+            a cycle down to them.
         timing: what instructions cost.
         clusters: groups of equally many cores; those of a cluster share a scratchpad.
         banks: of the scratchpad of a cluster, 1..64, word-interleaved.
