@@ -224,7 +224,7 @@ static u64 put_sent(struct nicemu_fabric *f, const struct transit *t, u32 copies
 static void launch(struct nicemu_fabric *f, struct transit *t, u64 at)
 {
     struct link *l = &f->cable[t->direction / 2]->direction[t->direction & 1];
-    packet_number(&t->frame, (u32)(l->frames & 0xffffff));
+    packet_number(&t->frame, (u32)l->frames);
     if (f->config.icrc || l->config.corrupt) {
         t->frame.icrc = packet_icrc(&t->frame);
         t->frame.has_icrc = true;

@@ -64,8 +64,7 @@ static void send(const struct worker *w, u32 plane, const struct turn *t, u64 no
 /* Send what no frame has brought about: the way to it is the time since its collective began. */
 static void send_unasked(const struct worker *w, u32 plane, const struct turn *t, u64 now)
 {
-    w->outlet->path = path_from(t->exchange->started);
-    outlet_until(w->outlet, STAGE_TIMER, now);
+    outlet_since(w->outlet, t->exchange->started, STAGE_TIMER, now);
     send(w, plane, t, now);
 }
 
@@ -96,12 +95,18 @@ void worker_send(struct worker *w, u64 now)
  * its own did; the others have waited for the window since they began. */
 static void go_on(struct worker *w, u64 now)
 {
-    const struct path way = w->outlet->path;
+    struct outlet *o = w->outlet;
+    if (!o->timed) { /* nobody asks for the way */
+        worker_send(w, now);
+        return;
+    }
+    const struct path way = o->path;
     for (u32 plane = 0; plane < w->group->planes; plane++)
         for (const struct turn *t; (t = open_turn(w, plane, now));) {
-            bool same = way.begin == t->exchange->started;
-            w->outlet->path = same ? way : path_from(t->exchange->started);
-            outlet_until(w->outlet, STAGE_QUEUE, now);
+            if (way.begin == t->exchange->started)
+                o->path = way;
+            else
+                outlet_since(o, t->exchange->started, STAGE_QUEUE, now);
             send(w, plane, t, now);
         }
 }

@@ -56,4 +56,13 @@ static inline void outlet_until(struct outlet *o, enum stage stage, u64 at)
         path_until(&o->path, stage, at);
 }
 
+/* What is done now goes back to `begin`, and has waited since then. */
+static inline void outlet_since(struct outlet *o, u64 begin, enum stage stage, u64 now)
+{
+    if (!o->timed)
+        return;
+    o->path = path_from(begin);
+    path_until(&o->path, stage, now);
+}
+
 #endif

@@ -221,8 +221,8 @@ MUTATIONS: tuple[Mutation, ...] = (
         0,
         "the way of a frame that is sent again goes back to the oldest collective",
         "csrc/host.c",
-        "path = path_from(t->exchange->started);",
-        "path = path_from(w->group->first->started);",
+        "outlet_since(w->outlet, t->exchange->started,",
+        "outlet_since(w->outlet, w->group->first->started,",
         "tests/test_path.py::test_a_frame_that_is_sent_again_goes_back_to_its_own_collective",
     ),
     Mutation(

@@ -319,8 +319,7 @@ class Group:
         """Let virtual time pass until its exchanges have ended: where one has failed, those that
         had all their results before, and whose hosts are about to return.
         """
-        tickets = list(self.fabric._tickets.items())
-        for ticket in (t for (group, _), t in tickets if group == self.number):
+        for ticket in self.fabric._tickets_of(self):
             while not ticket.done:
                 self.fabric._step()
 
@@ -663,9 +662,12 @@ class Fabric:
     def _close_group(self, group: Group) -> None:
         _core.call("group", lib.nicemu_group_close, self._fabric, group.number)
         del self._groups[group.number]
-        for (number, _), ticket in list(self._tickets.items()):
-            if number == group.number:
-                self._end(ticket, CollectiveError("the group was closed"))
+        for ticket in self._tickets_of(group):
+            self._end(ticket, CollectiveError("the group was closed"))
+
+    def _tickets_of(self, group: Group) -> list[Passage]:
+        tickets = list(self._tickets.items())
+        return [ticket for (number, _), ticket in tickets if number == group.number]
 
     def _end(self, ticket: Passage, error: NicemuError | None) -> None:
         ticket._end(error)
@@ -674,7 +676,7 @@ class Fabric:
     def _start(self, group: Group, exchange: Exchange) -> Ticket:
         if not group._open:
             raise ArgumentError("the group is closed: open another")
-        while sum(1 for number, _ in self._tickets if number == group.number) >= MAX_IN_FLIGHT:
+        while len(self._tickets_of(group)) >= MAX_IN_FLIGHT:
             self._step()
         if group._failed is not None:
             raise CollectiveError(f"the group has failed ({group._failed}): open another")
